@@ -111,3 +111,39 @@ def scores_stored_resident(m, Q, K, V, *, a, b, c, e):
             write_exponentials(m, A, l, L, factors, i, b, lambda A_ij, Q_i=Q_i: add_scores(m, A_ij, Q_i, K, c))
 
     in_phase(write_rescaled_product, m, O, A, V, factors, l, a, b, e, c)
+
+
+@schedule(
+    problem="backward-qkv",
+    source="ours: dS-stored with resident keys, and products with dS for dQ and dK",
+    name="dS-stored-resident",
+    io=(
+        "2*n_q*d_v + n_q + n_k*(d_k + 2*d_v) + ceiling(n_k/b)*n_q*(d_k + d_v + 2) + n_q*n_k"
+        f" + {streamed('n_q', 'n_k', 'd_k', 'a', 'e')} + {streamed('n_k', 'n_q', 'd_k', 'b', 'e')}"
+    ),
+    fit=[("a", "b"), "e", "c"],
+    graph={"kept": "L"},
+)
+def dS_stored_resident(m, Q, K, V, dO, O, L, *, a, b, c, e):
+    """One pass over the scores, for dV, that writes dS; dQ = dS K and dK = dSᵀ Q are products with it."""
+    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
+    dS = m.tensor("dS", n_q, n_k)
+
+    in_phase(write_row_sums, m, v, dO, O, a, c)
+
+    with m.phase("dV, dS"):
+        for j in m.tiles(n_k, b, independent=True, keys_of=n_q, otherwise={dV: 0}):
+            K_j, V_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_v)
+            for i in m.tiles(n_q, a, queries_of=j):
+                for r in m.tiles(i, c):  # of a x b pairs all are written, if the mask allows one
+                    Q_r, dO_r, L_r, v_r = m.read(Q[r, :]), m.read(dO[r, :]), m.read(L[r]), m.read(v[r])
+                    P, dS_rj = m.compute(Q_r @ K_j.T), m.compute(dO_r @ V_j.T)
+                    P[:] = exp(P - L_r)
+                    dS_rj[:] = P * (dS_rj - v_r)
+                    m.write(dS[r, j], dS_rj)
+                    dV_j += P.T @ dO_r  # last, so that tensor cores work on it during the next exponentials
+            m.write(dV[j, :], dV_j)
+
+    in_phase(gemm_blocked, m, dQ, dS, K, a, e, c, within=b)
+    in_phase(gemm_blocked, m, dK, dS, Q, b, e, c, A_T=True, within=a)

@@ -144,6 +144,7 @@ H_STORED, H_WIDE = (hopper_tiling("scores-stored-resident", {"d": d}) for d in (
 H_BACKWARD = hopper_tiling("flash2-backward-blocked", {"d": 128})
 H_PAIRS = hopper_tiling("small-cache-backward-resident", {"d": 128})
 H_TWO_PASS = hopper_tiling("backward-two-pass-blocked", {"d": 64})
+H_DS_STORED = hopper_tiling("dS-stored-resident", {"d": 128})
 
 GOLDENS = {
     "triton-forward": Case(FORWARD, 64),
@@ -188,6 +189,8 @@ GOLDENS = {
     "gluon-pairs-window-ragged-shared": Case(H_PAIRS, 128, "window", RAGGED, 2),
     "gluon-two-pass-ragged": Case(H_TWO_PASS, 64, None, RAGGED, 1),
     "gluon-two-pass-causal": Case(H_TWO_PASS, 64, "causal"),
+    "gluon-dS-stored": Case(H_DS_STORED, 128),
+    "gluon-dS-stored-causal-ragged-shared": Case(H_DS_STORED, 96, "causal", RAGGED, 4),
     "gluon-forward-bias-causal-ragged": Case(H_FORWARD, 64, "causal", RAGGED, bias=True),
     "triton-bias-gradient": Shared(True),
     "triton-bias-gradient-ragged": Shared(True, RAGGED),

@@ -3,10 +3,8 @@
 python benchmarks/gpu/bias.py --seed 1 --calls 60 --shapes 8 --time-limit 120 -o bias.jsonl
 
 Calls are judged by formulas in float64, with all scores, and so is PyTorch's own attention with 16-bit words. Times are
-of AlphaFold-like shapes: head dimension 32, heads with a bias (heads, n, n) each that all sequences share. "sdpa" is
-PyTorch's with the bias expanded to all sequences, "flex" FlexAttention with a captured bias, whose gradient is added
-up by atomics, and "atomic" our own kernels with dB added up by atomics in the kernel of dQ, as others have it. A row is
-appended as soon as it is measured, and not measured again. `--tune` tries tiles of the kernels, `--table` shows the
+of AlphaFold-like shapes: head dimension 32, heads with a bias (heads, n, n) each that all sequences share; who computes
+them is in `bias_peers.py`. A row is appended as soon as it is measured, and not measured again. `--table` shows the
 rows, without a GPU.
 """
 
@@ -14,49 +12,26 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import time
-from collections.abc import Callable, Iterator
-from functools import cache, partial
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from statistics import geometric_mean, median
 from typing import Any
-from unittest.mock import patch
 
-D = 32
+from bias_peers import D, contenders
+
 NAMES = ("O", "dQ", "dK", "dV", "dB")
-OTHERS = ("atomic", "flex", "sdpa")
-
-MOST_OF_SDPA = 24 * 2**30
-"""Bytes of an expanded bias and its gradient up to which PyTorch's attention is timed."""
-
-TRIED: dict[str, list[tuple[int, ...]]] = {
-    "flash2_forward": [
-        (1, 64, 64, 4, 3), (1, 64, 64, 4, 4), (1, 64, 64, 4, 5), (1, 64, 64, 4, 3, 80), (1, 64, 32, 4, 4),
-        (2, 64, 64, 4, 3), (2, 64, 32, 4, 3), (2, 64, 32, 4, 4), (4, 64, 32, 4, 3), (2, 64, 64, 4, 4, 160),
-        (1, 64, 128, 4, 3), (1, 64, 128, 4, 4), (1, 32, 64, 2, 3), (1, 32, 64, 1, 3), (1, 64, 64, 2, 3),
-        (1, 32, 32, 2, 4), (2, 32, 64, 2, 3), (2, 32, 32, 2, 3), (4, 32, 32, 2, 3), (1, 16, 64, 1, 3),
-        (1, 32, 128, 2, 3), (2, 32, 64, 1, 3),
-    ],
-    "dQ": [
-        (1, 64, 64, 4, 3), (1, 64, 64, 4, 4), (1, 64, 64, 4, 3, 96), (1, 64, 32, 4, 3), (1, 64, 32, 4, 4),
-        (2, 64, 32, 4, 3), (2, 64, 32, 4, 4), (4, 64, 32, 4, 3), (1, 64, 128, 4, 3), (1, 32, 64, 2, 3),
-        (1, 32, 64, 1, 3), (1, 64, 64, 2, 3), (1, 32, 32, 2, 4), (2, 32, 32, 2, 3), (2, 32, 64, 2, 3),
-        (1, 16, 64, 1, 3), (1, 32, 32, 1, 4),
-    ],
-    "dK_dV": [
-        (1, 64, 64, 4, 3), (1, 64, 64, 4, 4), (1, 64, 64, 4, 3, 128), (1, 64, 32, 4, 3), (1, 64, 32, 4, 4),
-        (2, 64, 32, 4, 3), (2, 64, 32, 4, 4), (1, 64, 128, 4, 3), (1, 32, 64, 2, 3), (1, 32, 64, 1, 3),
-        (1, 64, 64, 2, 3), (1, 32, 32, 2, 4), (2, 32, 32, 2, 3), (1, 64, 32, 2, 3), (1, 32, 32, 1, 4),
-    ],
-    "dB": [
-        (1, 64, 64, 4, 3), (1, 64, 64, 4, 4), (1, 64, 64, 4, 3, 168), (1, 64, 64, 4, 4, 168), (1, 64, 64, 4, 3, 128),
-        (1, 64, 32, 4, 3), (1, 32, 64, 4, 3), (1, 64, 32, 2, 3), (1, 32, 64, 2, 3), (1, 32, 32, 2, 4),
-        (1, 32, 32, 1, 3), (1, 64, 64, 2, 3), (1, 32, 64, 1, 3),
-    ],
-}  # fmt: skip
-"""Sequences at a time, tiles, warps and stages of each kernel that `--tune` tries."""
+OTHERS = {
+    "atomic": "atomic dB",
+    "flex": "FlexAttention",
+    "sdpa": "PyTorch, dense bias",
+    "openfold3 0.4.1": "openfold3 0.4.1",
+    "openfold3 0.5.0": "openfold3 0.5.0",
+    "cuequivariance": "cuEquivariance",
+}
+"""Who else is timed, and the heads of their columns."""
 
 
 # Drawn calls
@@ -105,10 +80,10 @@ def judged(torch: Any, row: dict[str, Any]) -> dict[str, Any]:
     def ours(q: Any, k: Any, v: Any, b: Any, sinks: Any = None) -> Any:
         return attention(q, k, v, bias=b, sinks=sinks, **given)
 
-    found, again = (_passes(torch, ours, leaves, dO) for _ in range(2))
+    found, *again = (_passes(torch, ours, leaves, dO) for _ in range(4))  # the last ones by notes of those before
     true = _passes(torch, partial(_formulas, torch, seen), truth, dO.double())
     row["errors"] = _errors(found, true)
-    row["same_bits"] = all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
+    row["same_bits"] = all(torch.equal(a, b) for each in again for a, b in zip(found, each, strict=True))
     if row["of_bias"] == row["dtype"] and not row["sinks"]:
         row["of_pytorch"] = _errors(_passes(torch, partial(_sdpa, torch, seen), leaves, dO), true)
     return row
@@ -140,16 +115,6 @@ def masked(torch: Any, row: dict[str, Any], make: Any) -> tuple[Any, dict[str, A
     options = {"is_causal": True} if "causal" in mask else {}
     options |= {"attn_mask": holes} if "holes" in mask else {}
     return (causal if "causal" in mask else True) & (holes if "holes" in mask else j >= 0), options
-
-
-def passes(torch: Any, x: tuple[Any, ...], b: Any, dO: Any, asked: Any) -> None:
-    """Both passes by kernels, without autograd."""
-    from pebblesim.operator import bias as kernels
-
-    out = torch.empty_like(dO)
-    lse = kernels.forward(*x, b, out, asked)
-    made, dB = tuple(map(torch.empty_like, x)), torch.empty_like(b)
-    kernels.backward(dO, None, *x, b, out, lse, made, dB, asked)
 
 
 def _passes(torch: Any, call: Callable[..., Any], x: list[Any], dO: Any) -> list[Any]:
@@ -196,19 +161,17 @@ def drawn_shape(seed: int, number: int) -> dict[str, Any]:
     return {"kind": "time", "seed": seed, "number": number, "n": n, "heads": heads, "sequences": sequences, "d": D}
 
 
-def timed(torch: Any, row: dict[str, Any], only: tuple[str, ...] = OTHERS) -> dict[str, Any]:
+def timed(torch: Any, row: dict[str, Any], openfold: dict[str, Path]) -> dict[str, Any]:
     """Times, peaks of memory and errors of all contenders; the words that our kernels are counted to move."""
-    from timing import together
+    from timing import by_kernel, together
 
     n, heads, sequences = row["n"], row["heads"], row["sequences"]
     make = torch.Generator(device="cuda").manual_seed(n)
     normal = partial(torch.randn, device="cuda", generator=make, dtype=torch.bfloat16)
     x = [normal(sequences, heads, n, D).requires_grad_() for _ in "QKV"] + [normal(1, heads, n, n).requires_grad_()]
     dO = normal(sequences, heads, n, D)
-    calls: dict[str, Callable[..., Any]] = {"ours": _ours, "flex": _flex(), "atomic": _atomic, "sdpa": _dense}
-    if 4 * sequences * heads * n * n > MOST_OF_SDPA:
-        del calls["sdpa"]
-    calls = {name: call for name, call in calls.items() if name in ("ours", *only)}
+    torch._dynamo.reset()  # else FlexAttention is not compiled after some layers
+    calls = contenders(sequences, heads, n, openfold)
     row |= {"errors": {}, "refused": {}, "peak_mib": {}, "counted": counted(n, heads, sequences)}
     some = [t.detach()[:2].double().requires_grad_() for t in x[:3]] + [x[3].detach().double().requires_grad_()]
     true = _formulas(torch, torch.ones(n, n, dtype=torch.bool, device="cuda"), *some)
@@ -233,7 +196,9 @@ def timed(torch: Any, row: dict[str, Any], only: tuple[str, ...] = OTHERS) -> di
     del true, some, dBs
     for way in ("forward", "both"):
         row[way] = together(torch, {name: [partial(_step, torch, way, call, x, dO)] for name, call in calls.items()}, 3)
-    row["kernels"] = by_kernel(torch, partial(_step, torch, "both", _ours, x, dO))
+    row["kernels"] = {
+        name: by_kernel(torch, partial(_step, torch, "both", call, x, dO)) for name, call in calls.items()
+    }
     return row
 
 
@@ -243,93 +208,6 @@ def _step(torch: Any, way: str, call: Callable[..., Any], x: list[Any], dO: Any)
             call(*x)
         return
     torch.autograd.grad(call(*x), x, dO)
-
-
-def _ours(q: Any, k: Any, v: Any, b: Any) -> Any:
-    from pebblesim.gpu.torch import attention
-
-    return attention(q, k, v, bias=b)
-
-
-def _dense(q: Any, k: Any, v: Any, b: Any) -> Any:
-    import torch
-
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, b.expand(q.shape[0], -1, -1, -1))
-
-
-@cache
-def _flex() -> Callable[..., Any]:
-    import torch
-    from torch.nn.attention.flex_attention import flex_attention
-
-    compiled = torch.compile(flex_attention, dynamic=False)
-
-    def attend(q: Any, k: Any, v: Any, b: Any) -> Any:
-        bias = b[0]
-        return compiled(q, k, v, score_mod=lambda score, batch, h, i, j: score + bias[h, i, j])
-
-    return attend
-
-
-def _atomic(q: Any, k: Any, v: Any, b: Any) -> Any:
-    return _with_atomics().apply(q, k, v, b)
-
-
-@cache
-def _with_atomics() -> Any:
-    """Our kernels of one sequence at a time, in tiles of 64 x 64, with dB added up in memory by the kernel of dQ."""
-    import torch
-
-    from pebblesim.operator import bias as kernels, programs_of_bias as programs
-
-    alone = {("16 bits", 64): programs.tilings(*[(1, 64, 64, 4, 3)] * 4)}
-
-    @cache
-    def module(n: int, scale: float, dtype: str) -> Any:
-        from pebblesim.kernels.triton import triton
-        from pebblesim.operator.launching import running
-
-        made = alone["16 bits", 64].of_queries
-        sizes = {"n_q": 2**14, "n_k": 2**14, "d_k": D, "d_v": D, **made.tiling.blocks}
-        program, options = programs.program(programs.OF_QUERIES, made), programs.launched(made.tiling)
-        source = triton(program, sizes, dtype, scale=scale, far=False, shared=1, **options)
-        return running(with_atomics(source.text), tuple(each.name for each in source.kernels))
-
-    class Passes(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, q: Any, k: Any, v: Any, b: Any) -> Any:
-            ctx.asked = kernels.Limits(q.shape[0], None, None, False, q.shape[-1] ** -0.5)
-            out = torch.empty_like(q)
-            with patch.object(programs, "TILINGS", alone):
-                lse = kernels.forward(q, k, v, b[None], out, ctx.asked)
-            ctx.save_for_backward(q, k, v, b, out, lse)
-            return out
-
-        @staticmethod
-        def backward(ctx: Any, dO: Any) -> Any:
-            q, k, v, b, out, lse = ctx.saved_tensors
-            dB = torch.zeros(b.shape[1:], dtype=torch.float32, device=b.device)
-            made = tuple(map(torch.empty_like, (q, k, v)))
-            with patch.object(programs, "TILINGS", alone):
-                pairs = kernels._met(q, k, v, b[None], ctx.asked, True)
-                L, dO, scale = lse.flatten(0, 1), dO.contiguous(), ctx.asked.scale
-                run = module(q.shape[2], scale, str(q.dtype).removeprefix("torch.")).run
-                sums = run(dB, q, k, v, dO, out, L, pairs.bias, results={"dQ": made[0]})["v"]
-                given = {"Q": q, "K": k, "V": v, "dO": dO, "L": L, "bias_T": pairs.transposed, "v": sums}
-                kernels._run(programs.ACROSS, pairs, scale, given, dict(zip(("dK", "dV"), made[1:], strict=True)))
-            return *made, dB.to(b.dtype)[None]
-
-    return Passes
-
-
-def with_atomics(text: str) -> str:
-    """The text of the kernels of dQ, in which each dS is added to dB; tiles divide the lengths."""
-    place = "dB_ptr + own * dB_head + at_i[:, None] * dB_row + at_j[None, :]"
-    text = re.sub(
-        r"^( +)(dS = \(P \* .*)$", rf'\1\2\n\1tl.atomic_add({place}, dS, sem="relaxed")', text, count=1, flags=re.M
-    )
-    text = text.replace("def dQ(", "def dQ(dB_ptr, dB_head, dB_row, ").replace("def run(", "def run(dB_ptr, ")
-    return re.sub(r"^( +dQ\[.*\]\()", r"\1dB_ptr, dB_ptr.stride(0), dB_ptr.stride(1), ", text, count=1, flags=re.M)
 
 
 def counted(n: int, heads: int, sequences: int) -> dict[str, dict[str, list[int]]]:
@@ -353,67 +231,6 @@ def counted(n: int, heads: int, sequences: int) -> dict[str, dict[str, list[int]
     return found
 
 
-def by_kernel(torch: Any, call: Callable[[], Any]) -> dict[str, float]:
-    """Microseconds of each kernel of a call, by its name."""
-    call()
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-        for _ in range(3):
-            call()
-        torch.cuda.synchronize()
-    found: dict[str, float] = {}
-    for each in seen.key_averages():
-        micro = getattr(each, "device_time_total", 0.0) / 3
-        found[each.key[:60]] = found.get(each.key[:60], 0.0) + micro
-    return {name: round(micro, 1) for name, micro in sorted(found.items(), key=lambda pair: -pair[1])[:10]}
-
-
-# Tiles
-
-
-USUAL = {
-    32: [(1, 64, 64, 4, 3)] * 4,
-    64: [(1, 64, 64, 4, 3), (1, 64, 64, 4, 3), (1, 64, 32, 4, 3), (1, 64, 64, 4, 3)],
-    128: [(1, 64, 64, 4, 2), (1, 64, 32, 4, 2), (1, 64, 32, 4, 2), (1, 64, 64, 8, 2)],
-}
-"""The kernels that `--tune` compares others with, by the largest head dimension."""
-
-
-def tuned(torch: Any, d: int, wide: bool) -> Iterator[dict[str, Any]]:
-    """Times of each kernel with other tiles."""
-    from pebblesim.operator import bias as kernels, compiling, programs_of_bias as programs
-
-    n, heads, sequences = 384, 4, 512
-    normal = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
-    q, k, v, dO = (normal(sequences, heads, n, d) for _ in range(4))
-    b = normal(1, 1, heads, n, n)
-    b = b.float() if wide else b
-    asked = kernels.Limits(sequences, None, None, False, d**-0.5)
-    original = dict(programs.TILINGS)
-    both = partial(passes, torch, (q, k, v), b, dO, asked)
-    key = next(each for each in original if each[0] == "16 bits" and d <= each[1])
-    usual = dict(zip(TRIED, USUAL[key[1]], strict=True))
-    cases, best = [(name, tried) for name, several in TRIED.items() for tried in several], dict[str, float]()
-    if compiling.can():
-        with compiling.together():
-            for name, tried in cases:
-                programs.TILINGS = original | {key: programs.tilings(*(usual | {name: tried}).values())}
-                both()
-    chosen = dict(usual)
-    for name, tried in cases:
-        programs.TILINGS = original | {key: programs.tilings(*(usual | {name: tried}).values())}
-        row = {"kind": "tune", "d": d, "wide": wide, "kernel": name, "tiles": tried}
-        try:
-            row["us"] = by_kernel(torch, both)[name]
-        except Exception as error:
-            row["refused"] = f"{type(error).__name__}: {error}".splitlines()[0][:160]
-        if row.get("us", 1e9) < 0.98 * best.get(name, 1e9):
-            best[name], chosen[name] = row["us"], tried
-        yield row
-    programs.TILINGS = original | ({} if wide else {key: programs.tilings(*chosen.values())})
-    print("the fastest, which are used from here on", chosen, flush=True)
-
-
 # Tables
 
 
@@ -432,28 +249,26 @@ def table(rows: list[dict[str, Any]]) -> None:
     shapes = sorted((row for row in rows if row["kind"] == "time"), key=lambda row: (row["n"], row["heads"]))
     if not shapes:
         return
-    print("| n | heads | sequences | pass | ours, ms | atomic dB | FlexAttention | PyTorch, dense bias | memory, MiB |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    others = [name for name in OTHERS if any(name in row["both"] for row in shapes)]
+    heads = ["n, heads, sequences", "pass", "ours, ms", *(OTHERS[name] for name in others)]
+    print("|", " | ".join(heads), "|\n" + "|---" * len(heads) + "|")
     ratios: dict[tuple[str, str], list[float]] = {}
     for row in shapes:
         for way in ("forward", "both"):
             times = {name: each["wall_us"] for name, each in row[way].items()}
-            for name in (each for each in OTHERS if each in times):
+            for name in (each for each in others if each in times):
                 for kind in ("wall_us", "card_us"):
                     ratio = row[way][name][kind] / row[way]["ours"][kind]
                     ratios.setdefault((f"{way}, {kind}", name), []).append(ratio)
-            there = [name for name in ("ours", *OTHERS) if name in times]
-            card = {name: row[way][name]["card_us"] / 1e3 for name in there}
-            cells = [
-                f"{times[name] / 1e3:.2f} ({card[name]:.2f})" if name in there else "" for name in ("ours", *OTHERS)
-            ]
-            memory = (
-                " / ".join(f"{row['peak_mib'].get(name, '')}" for name in ("ours", *OTHERS)) if way == "both" else ""
-            )
-            passes = "forward" if way == "forward" else "both passes"
-            print(
-                "|", " | ".join([str(row["n"]), str(row["heads"]), str(row["sequences"]), passes, *cells, memory]), "|"
-            )
+            card = {name: each["card_us"] / 1e3 for name, each in row[way].items()}
+            all_of_them = ("ours", *others)
+            cells = [f"{times[name] / 1e3:.2f} ({card[name]:.2f})" if name in times else "–" for name in all_of_them]
+            layer = ", ".join(str(row[what]) for what in ("n", "heads", "sequences"))
+            print("|", " | ".join([layer, "forward" if way == "forward" else "both passes", *cells]), "|")
+    print()
+    for name in ("ours", *others):
+        peaks = [row["peak_mib"][name] for row in shapes if name in row["peak_mib"]]
+        print(f"memory of both passes beside inputs: {name} {min(peaks)} to {max(peaks)} MiB")
     print()
     for (way, name), values in ratios.items():
         print(f"{way}: {name} {geometric_mean(values):.2f} times ours, {min(values):.2f} to {max(values):.2f}")
@@ -465,7 +280,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--calls", type=int, default=60)
     parser.add_argument("--shapes", type=int, default=8)
-    parser.add_argument("--tune", action="store_true", help="try tiles first")
+    parser.add_argument("--openfold3", nargs="*", default=(), metavar="RELEASE=FILE", help="evoformer.py of a wheel")
     parser.add_argument("--time-limit", type=float, default=120.0, help="seconds after which nothing new is begun")
     parser.add_argument("--table", action="store_true")
     asked, began = parser.parse_args(), time.monotonic()
@@ -490,16 +305,15 @@ def measured(torch: Any, asked: argparse.Namespace, rows: list[dict[str, Any]], 
         rows.append(row)
         with asked.output.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-        said = {name: row[name] for name in ("us", "tiles", "refused", "errors") if name in row}
+        said = {name: row[name] for name in ("refused", "errors") if name in row}
         print(f"{time.monotonic() - began:6.1f} s", row["kind"], row.get("number", ""), said, flush=True)
 
     known = {(row["kind"], row.get("seed"), row.get("number")) for row in rows}
     device = {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
-    for row in tuned(torch, D, False) if asked.tune else ():
-        keep(row | device)
+    openfold = {release: Path(path) for release, path in (each.split("=", 1) for each in asked.openfold3)}
     todo: list[tuple[Callable[..., Any], dict[str, Any]]] = [
         *((judged, drawn_call(asked.seed, number)) for number in range(asked.calls)),
-        *((timed, drawn_shape(asked.seed, number)) for number in range(asked.shapes)),
+        *((partial(timed, openfold=openfold), drawn_shape(asked.seed, number)) for number in range(asked.shapes)),
     ]
     for measure, row in todo:
         if (row["kind"], row["seed"], row["number"]) in known:
@@ -511,10 +325,6 @@ def measured(torch: Any, asked: argparse.Namespace, rows: list[dict[str, Any]], 
             keep(measure(torch, row) | device)
         except torch.OutOfMemoryError as error:
             print("no memory for", row, str(error).splitlines()[0], flush=True)
-    for row in tuned(torch, 128, False) if asked.tune else ():
-        keep(row | device)
-        if over():
-            return
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from hopper import exact, seconds_of, tensors
 
-from pebblesim.kernels import gluon as reading
+from pebblesim.kernels import gluon as reading, gluon_plan, gluon_widths
 from pebblesim.kernels.module import module_of
 from pebblesim.language import masks
 from pebblesim.language.registry import get
@@ -38,7 +38,7 @@ SHAPES = ((16384, 4), (4096, 16), (1024, 64))
 PAIRS = 2**30
 """About as many pairs of a query and a key has each shape."""
 
-DIVIDED = reading.divided
+DIVIDED, LATE, LONG, STEP = reading.divided, gluon_plan._late, gluon_plan.LONG, gluon_widths.STEP
 
 
 class Tiles(NamedTuple):
@@ -49,6 +49,9 @@ class Tiles(NamedTuple):
         schedule, blocks, stages: as for `gluon`.
         padded: whether columns are padded to a power of two, as before they were divided.
         widths: d_k and d_v that they are for.
+        late: whether products are put off to the next iteration, if not as the plan says.
+        whole: whether products over columns take the zeros behind them, too, as before.
+        dense: whether they are for no mask.
     """
 
     way: str
@@ -57,10 +60,15 @@ class Tiles(NamedTuple):
     stages: int
     padded: bool = False
     widths: tuple[tuple[int, int], ...] = WIDTHS
+    late: bool | None = None
+    whole: bool = False
+    dense: bool = False
 
     def __str__(self) -> str:
         blocks = " ".join(f"{name}={size}" for name, size in self.blocks.items())
-        return f"{self.schedule} {blocks} {self.stages} stages" + " padded" * self.padded
+        how = " padded" * self.padded + " whole" * self.whole
+        how += "" if self.late is None else " late" if self.late else " waiting"
+        return f"{self.schedule} {blocks} {self.stages} stages{how}"
 
 
 def _rows(keys: int) -> dict[str, int]:
@@ -84,6 +92,27 @@ TILES = (
     Tiles("backward", "small-cache-backward-resident", _tables(192), 8),
     Tiles("backward", "backward-two-pass-blocked", _two_passes(32), 2, widths=((192, 128),)),
     Tiles("backward", "backward-two-pass-blocked", _two_passes(32), 3, widths=((192, 128),)),
+    Tiles("backward", "dS-stored-resident", _tables(192), 3, widths=((192, 128),)),
+    Tiles("backward", "dS-stored-resident", _tables(192), 3, widths=((192, 128),), late=False),
+    Tiles("backward", "dS-stored-resident", _tables(192), 2, widths=((192, 192), (160, 160))),
+    Tiles("backward", "dS-stored-resident", _tables(192), 2, widths=((192, 192),), late=True),
+    Tiles("backward", "small-cache-backward-resident", _tables(192), 8, widths=((160, 160),)),
+    Tiles("forward", "flash2-forward", _rows(64), 2, widths=((160, 160),), whole=True),
+    Tiles("forward", "flash2-forward", _rows(64), 2, widths=((160, 160),)),
+    Tiles("forward", "flash2-forward", _rows(128), 2, widths=((80, 80), (96, 96)), whole=True),
+    Tiles("forward", "flash2-forward", _rows(128), 2, widths=((80, 80), (96, 96))),
+    Tiles("forward", "flash2-forward", {"B_r": 64, "B_c": 64}, 2, widths=((512, 512), (320, 320)), dense=True),
+    Tiles("forward", "scores-stored-resident", _tables(256), 8, widths=((512, 512), (320, 320))),
+    Tiles("backward", "dS-stored-resident", _tables(128), 3, widths=((128, 128), (96, 96), (80, 80))),
+    Tiles("backward", "dS-stored-resident", _tables(128), 3, widths=((128, 128),), late=False),
+    Tiles("backward", "dS-stored-resident", _tables(64), 4, widths=((64, 64),)),
+    Tiles("backward", "backward-two-pass-blocked", _two_passes(64), 2, widths=((128, 128), (96, 96), (80, 80))),
+    Tiles("backward", "backward-two-pass-blocked", _two_passes(64), 2, widths=((128, 128),), late=True),
+    Tiles("backward", "backward-two-pass-blocked", _two_passes(64), 3, widths=((128, 128), (80, 80))),
+    Tiles("backward", "backward-two-pass-blocked", _two_passes(128), 3, widths=((64, 64),)),
+    Tiles("backward", "flash2-backward-blocked", {"B_c": 128, "b_r": 64}, 2, widths=((128, 128), (96, 96), (80, 80))),
+    Tiles("backward", "flash2-backward-blocked", {"B_c": 128, "b_r": 64}, 2, widths=((80, 80),), whole=True),
+    Tiles("backward", "flash2-backward-blocked", {"B_c": 128, "b_r": 64}, 3, widths=((64, 64),)),
     Tiles("backward", "small-cache-backward-resident", _tables(256), 8, widths=LATENT),
     Tiles("backward", "small-cache-backward-resident", _tables(192), 8, widths=LATENT),
 )
@@ -102,8 +131,11 @@ def kernels(index: int, widths: tuple[int, int], mask: str | None, even: bool) -
     tiles, n = TILES[index], 4096 if even else 4001
     dims, band = {"n_q": n, "n_k": n, "d_k": widths[0], "d_v": widths[1]}, masks.of(mask)
     reading.divided = (lambda launch, sizes: launch) if tiles.padded else DIVIDED
-    stored = tiles.schedule == "small-cache-backward-resident"
-    ring: dict[str, Any] = {"stages": tiles.stages, "persistent": mask is None and not stored}
+    gluon_plan._late = (lambda plan: ()) if tiles.late is False else LATE
+    gluon_plan.LONG = 0 if tiles.late else LONG
+    gluon_widths.STEP = 256 if tiles.whole else STEP
+    again = mask is None and not tiles.dense and "resident" not in tiles.schedule
+    ring: dict[str, Any] = {"stages": tiles.stages, "persistent": again}
     program = get(tiles.schedule).in_dims(dims).under(band)
     made = reading.gluon(program, {**dims, **tiles.blocks}, "bfloat16", band, scale=widths[0] ** -0.5, **ring)
     return Kernels(module_of(made.text), [each.name for each in made.kernels])
@@ -156,12 +188,14 @@ def theirs(torch: Any, backend: str, way: str, given: list[Any], mask: str | Non
     return partial(torch.autograd.grad, attend(), (q, k, v), dO, retain_graph=True)
 
 
-def errors(torch: Any, index: int, widths: tuple[int, int], mask: str | None) -> dict[str, float]:
-    """Relative errors at a ragged length."""
+def errors(torch: Any, index: int, widths: tuple[int, int], mask: str | None) -> dict[str, float | bool]:
+    """Relative errors at a ragged length, and whether a second call gives the same bits."""
     given = tensors(torch, 2, 777, *widths)
     right, tiles = exact(torch, given, mask), TILES[index]
-    made = kernels(index, widths, mask, False).module.run(*inputs(torch, tiles, given, right))
-    return {name: float(f"{(x - right[name]).norm() / right[name].norm():.2e}") for name, x in made.items()}
+    made, again = (kernels(index, widths, mask, False).module.run(*inputs(torch, tiles, given, right)) for _ in "12")
+    judged = [name for name in made if name in right]
+    wrong = {name: float(f"{(made[name] - right[name]).norm() / right[name].norm():.2e}") for name in judged}
+    return wrong | {"same bits": all(torch.equal(made[name], again[name]) for name in judged)}
 
 
 def saved_by_forward(torch: Any, given: list[Any], mask: str | None) -> dict[str, Any]:
@@ -188,9 +222,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=14)
     parser.add_argument("--way", choices=("forward", "backward"), nargs="*", default=["forward", "backward"])
     parser.add_argument("--operator", action="store_true", help="`attention` as a program calls it")
+    parser.add_argument("--width", type=int, nargs="*", help="head dimensions of keys and values alike, instead")
+    parser.add_argument("--long", action="store_true", help="leave out 1,024 tokens, where the host is waited for")
     parser.add_argument("--latent", action="store_true", help="keys of 576 columns and values of 512, backward alone")
     asked = parser.parse_args()
-    asked.widths = LATENT if asked.latent else WIDTHS
+    asked.widths = LATENT if asked.latent else tuple((d, d) for d in asked.width) if asked.width else WIDTHS
     asked.way = ["backward"] if asked.latent else asked.way
     import torch
 
@@ -205,12 +241,13 @@ def main() -> None:
         return
     chosen = [at for at, tiles in enumerate(TILES) if tiles.way in asked.way]
     chance = random.Random(asked.seed)
-    shapes = [*SHAPES, *((n, max(1, PAIRS // n**2)) for n in (chance.randint(700, 20000) for _ in range(asked.drawn)))]
+    drawn = [chance.randint(700, 20000) for _ in range(asked.drawn)]
+    shapes = [*SHAPES[: 2 if asked.long else 3], *((n, max(1, PAIRS // n**2)) for n in drawn)]
     cases = [
         (at, widths, mask, even)
         for at, mask, even in product(chosen, (None, "causal"), (True, False))
         for widths in TILES[at].widths
-        if widths in asked.widths
+        if widths in asked.widths and not (TILES[at].dense and mask)
     ]
     began = time.monotonic()
     compile_all(torch, cases, asked.threads)
@@ -326,13 +363,14 @@ def raced(
     if first.way == "backward":
         saved = saved_by_forward(torch, given, mask)
     calls: dict[str, Any] = {}
-    for name in ("EFFICIENT_ATTENTION" if widths in LATENT else "CUDNN_ATTENTION",):
+    for name in ("EFFICIENT_ATTENTION" if max(widths) > 256 else "CUDNN_ATTENTION",):  # the fastest of PyTorch's there
         try:
             calls[name] = theirs(torch, name, first.way, given, mask)
         except Exception as error:
             print(name, str(error)[:200], flush=True)
     wrong, launches = {}, {}
-    for at in (at for at in chosen if widths in TILES[at].widths):
+    chosen = [at for at in chosen if widths in TILES[at].widths and not (TILES[at].dense and mask)]
+    for at in chosen:
         made = kernels(at, widths, mask, even)
         calls[str(TILES[at])] = partial(made.module.run, *inputs(torch, TILES[at], given, saved))
         wrong[str(TILES[at])] = errors(torch, at, widths, mask)
@@ -343,7 +381,7 @@ def raced(
     for _ in range(4):
         for name, call in calls.items():
             times[name].append(min(seconds_of(torch, call, 3, 1)[0]) * 1e6)
-    for at in (at for at in chosen if widths in TILES[at].widths):
+    for at in chosen:
         if TILES[at].way == "backward":
             names = kernels(at, widths, mask, even).names
             named = seconds_of_launches(torch, calls[str(TILES[at])], names, 2)

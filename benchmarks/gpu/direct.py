@@ -43,7 +43,7 @@ def main() -> None:
     from pebblesim.operator import recorded
 
     say(card=torch.cuda.get_device_name(), driver=recorded.driver() is not None)
-    for part in (_lengths, _masked, _graphs, _streams, _threads, _freed, _kinds):
+    for part in (_lengths, _latent, _masked, _graphs, _streams, _threads, _freed, _kinds):
         try:
             part(torch, say, until)
         except Exception as error:  # which is what this is about
@@ -138,8 +138,32 @@ def _lengths(torch: Any, say: Callable[..., None], until: float) -> None:
             worst = max(worst, far := _far(made, right))
             if far > SAME:
                 say(part="lengths", shape=str(shape), n=n, n_k=x[1].shape[2], off=far)
-        kinds = [each for each in recorded._KINDS.values() if each]
-        say(part="lengths", shape=str(shape), off=worst, right=worst <= SAME, traced=sum(map(len, kinds)))
+        traced = sum(len(each.traced or ()) for each in recorded._KINDS.values())
+        say(part="lengths", shape=str(shape), off=worst, right=worst <= SAME, traced=traced)
+
+
+def _latent(torch: Any, say: Callable[..., None], until: float) -> None:
+    """Values that are a part of the keys, or lie elsewhere in turn; the last shape has tables of scores."""
+    from pebblesim.gpu.torch import attention
+
+    drawn = random.Random(11)
+    for heads, lengths in ((16, [drawn.randint(130, 250) for _ in range(6)]), (128, [1024, 1000, 1024])):
+        worst = 0.0
+        for turn, n in enumerate(lengths * 2):
+            q, k = (torch.randn(1, each, n, 576, device="cuda", dtype=torch.bfloat16) for each in (heads, 1))
+            dO, elsewhere = torch.randn(1, heads, n, 512, device="cuda", dtype=torch.bfloat16), turn % 3 == 2
+            x = [each.requires_grad_() for each in (q, k)]
+
+            def made(x: Any = x, dO: Any = dO, elsewhere: bool = elsewhere) -> list[Any]:
+                value = x[1][..., :512]
+                out = attention(*x, value.clone() if elsewhere else value, is_causal=True, enable_gqa=True)
+                return [out, *torch.autograd.grad(out, x, dO)]
+
+            found = [made() for _ in range(2)]
+            with _unknown():
+                right = made()
+            worst = max(worst, *(_far(each, right) for each in found))
+        say(part="latent", heads=heads, off=worst, right=worst <= SAME)
 
 
 def _masked(torch: Any, say: Callable[..., None], until: float) -> None:

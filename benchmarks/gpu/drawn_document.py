@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from drawn_report import BEHIND, WAYS, host_table, least, loaded, mean, picture, ratios
+from drawn_shapes import Shape
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,6 +36,17 @@ def document(folder: Path) -> None:
             f"Forward, the fastest other kernel takes {one[0]:.2f} {mean_of} {one[1]}.\n"
             f"With gradients, it takes {other[0]:.2f} {mean_of} {other[1]}",
         )
+        spans = (_span_of_ffpa(rows, way) for way in WAYS)
+        asked = r"[\d.]+ to [\d.]+"
+        _put(
+            readme,
+            rf"(its Triton kernels take )\s*{asked} times as long as ours forward,\s+and {asked}( with gradients)",
+            "{} times as long as ours forward, and {}".format(*spans),
+        )
+    if groups := loaded(folder, "groups"):
+        _put(kernels, r"(<!-- race: groups -->\n\n).*?(\n\n<!-- end -->)", "\n".join(_groups(groups)))
+    if first := loaded(folder, "first"):
+        _put(kernels, r"(<!-- race: first -->\n\n).*?(\n\n<!-- end -->)", "\n".join(_first(first)))
     if host:
         lines = host_table(host, loaded(folder, "host_before"))
         _put(kernels, r"(<!-- race: host -->\n\n).*?(\n\n<!-- end -->)", "\n".join(lines))
@@ -47,6 +59,60 @@ def document(folder: Path) -> None:
         span = r"\d+ to \d+"
         each = rf"{span} µs, where PyTorch takes {span}"
         _put(attention, rf"()forward {each},\s+backward {each}()", said)
+
+
+def _groups(rows: list[dict[str, Any]]) -> list[str]:
+    """Rates of chosen shapes on the card alone: of ours, and of the fastest other contender in each pass."""
+    head = (
+        "| shape | forward, ours | the fastest other | backward, ours | the fastest other | errors ÷ the least other |"
+    )
+    lines = [head, "| --- " * 6 + "|"]
+    for row in rows:
+        rates = {who: _rates(row, who) for who in row["forward"] if who in row["both"]}
+        ours, cells = rates.pop("ours"), list[str]()
+        for way in (0, 1):
+            best = max(rates, key=lambda who: rates[who][way])
+            cells += [f"{ours[way]:.0f}", f"{rates[best][way]:.0f} ({best})"]
+        wrong = {who: row["errors"][who] for who in (*rates, "ours")}
+        least = {name: min(each[name] for who, each in wrong.items() if who != "ours") for name in wrong["ours"]}
+        worst = max(wrong["ours"][name] / least[name] for name in least)
+        lines.append(f"| {row['shape']} | {' | '.join(cells)} | {worst:.2f} |")
+    return lines
+
+
+STAGES = {"front": ("front",), "passes": ("ttir", "ttgir"), "LLVM": ("llir",), "PTX": ("ptx",), "ptxas": ("cubin",)}
+"""Stages of Triton's compiler, as a table names them."""
+
+
+def _first(rows: list[dict[str, Any]]) -> list[str]:
+    """Seconds of first calls; and, of a watched one, until kernels compile, and of the longest kernel's stages."""
+    head = ["call", "empty cache", "cache on disk", "until kernels compile", "the longest kernel", *STAGES, "then done"]
+    lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
+    for row in rows:
+        watched = row["watched"]
+        marks, longest = watched["marks"], max(watched["kernels"], key=_seconds)
+        when = {name: next(at for said, at in marks if said == name) for name in ("written", "Triton is ready")}
+        done = next(at for said, at in marks if said == f"{longest['kernel']} is compiled")
+        parts = [sum(longest[name] for name in names) for names in STAGES.values()]
+        ready = max(when.values()) - watched["import"]
+        times = [row["empty"]["forward"], row["kept"]["forward"], ready]
+        cells = [row["key"].removeprefix("ours: "), *(f"{each:.2f}" for each in times)]
+        parts.append(watched["import"] + watched["forward"] - done)
+        cells += [f"{longest['kernel']}, {_seconds(longest):.2f}", *(f"{each:.2f}" for each in parts)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _seconds(kernel: dict[str, Any]) -> float:
+    return float(sum(each for each in kernel.values() if isinstance(each, float)))
+
+
+def _rates(row: dict[str, Any], who: str) -> tuple[float, float]:
+    """TFLOP/s of both passes of a contender on the card alone; backward is what both take beside forward."""
+    fields = {name: row[name] for name in ("batch", "kv_heads", "shared", "n", "d", "mask", "left")}
+    shape = Shape(**fields, starts=tuple(row["starts"]))
+    forward, both = (row[way][who]["card_us"] for way in WAYS)
+    return shape.operations("forward") / forward / 1e6, shape.operations("backward") / (both - forward) / 1e6
 
 
 def _put(file: Path, pattern: str, text: str) -> None:
@@ -115,6 +181,16 @@ def _ffpa(rows: list[dict[str, Any]]) -> list[str]:
             cells.append(" / ".join("–" if each is None else f"{each:,.0f}" for each in times))
         lines.append(f"| {row['shape']} | {' | '.join(cells)} |")
     return lines
+
+
+def _span_of_ffpa(rows: list[dict[str, Any]], way: str) -> str:
+    """The least and the largest ratio of FFPA's time on the card alone to ours."""
+    ratios = sorted(
+        min(each["card_us"] for name, each in row[way].items() if name.startswith("ffpa")) / row[way]["ours"]["card_us"]
+        for row in rows
+        if any(name.startswith("ffpa") for name in row.get("both", {}))
+    )
+    return f"{ratios[0]:.1f} to {ratios[-1]:.1f}"
 
 
 def _by_pytorch(name: str) -> bool:

@@ -9,7 +9,7 @@ import pstats
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,8 +27,9 @@ class Kind:
     Attributes:
         name: what is particular about it.
         shape: its sizes and mask.
-        extra: "sinks", "lse", "padding", "lengths" (another length at each call), "nothing" (a function of Python that
-            takes three matrices, and gives memory that nobody wrote, is all that is called), or nothing.
+        extra: "sinks", "lse", "padding", "latent" (values are the first 512 columns of keys), "lengths" (another length
+            at each call), "nothing" (a function of Python that takes three matrices, and gives memory that nobody
+            wrote, is all that is called), or nothing.
     """
 
     name: str
@@ -46,6 +47,7 @@ def kinds() -> Iterator[Kind]:
     yield Kind("16 heads on 2, n = 511, d = 128, causal", Shape(1, 2, 8, 511, 128, "causal"))
     for extra in ("padding", "sinks", "lse"):
         yield Kind(f"{extra}, n = 511, d = 128", Shape(2, 8, 1, 511, 128, "causal"), extra)
+    yield Kind("latent, 128 heads, n = 1,024", Shape(1, 1, 128, 1024, 576, "causal"), "latent")
     for n, d in ((511, 64), (512, 64), (511, 256), (511, 512), (512, 512)):
         yield Kind(f"n = {n}, d = {d}, causal", Shape(2, 8, 1, n, d, "causal"))
     yield Kind("n = 511, d = 128", Shape(2, 8, 1, 511, 128, "none"))
@@ -155,6 +157,13 @@ def _calls(torch: Any, kind: Kind) -> Iterator[tuple[str, Any, list[Any]]]:
     if kind.extra == "nothing":
         yield "nothing", _nothing(torch), sets
         return
+    if kind.extra == "latent":
+        from pebblesim.gpu.torch import attention
+
+        (q, k, _), _ = sets[0]
+        dO = torch.randn(*q.shape[:3], 512, device="cuda", dtype=q.dtype)
+        yield "ours", lambda q, k: attention(q, k, k[..., :512], is_causal=True, enable_gqa=True), [((q, k), dO)]
+        return
     call, rest = ours(torch, shape), {}
     if kind.extra == "sinks":
         rest["sinks"] = torch.randn(shape.heads, device="cuda", requires_grad=True)
@@ -185,7 +194,6 @@ def _parts(torch: Any) -> dict[str, float]:
     told = (ctypes.c_uint64 * 16)(0, 0, 2, 0, address, 0, 2048, 0, 0, 2, 0, address + 2**18, 0, 2048, 2048, 8)
     calls = {
         "a descriptor is encoded": partial(by.describe, at, 9, 4, address, lengths, strides, box, ones, 0, 3, size, 0),
-        "a descriptor is moved": partial(by.move, at, address),
         "a fill": partial(by.fill, address, 0, 2**17, stream),
         "a copy of rows": partial(by.copy, ctypes.addressof(told), stream),
         "memory of PyTorch": partial(torch.empty_like, x),
@@ -273,26 +281,73 @@ import json, sys, time
 import torch
 x = torch.ones(1, device="cuda", requires_grad=True)
 torch.autograd.grad(x * x, x, x.detach())  # for which PyTorch imports sympy, where gradients are given
-d, n, shared, causal, who = json.loads(sys.argv[1])
+d, n, shared, causal, who, watched = json.loads(sys.argv[1])
 q, k, v = (torch.randn(1, h, n, d, device="cuda", dtype=torch.bfloat16, requires_grad=True) for h in (4 * shared, 4, 4))
-begin = time.perf_counter()
+torch.cuda.synchronize()
+begin, marks, kernels = time.perf_counter(), [], []
+def mark(name):
+    marks.append([name, round(time.perf_counter() - begin, 3)])
 if who == "ours":
     from pebblesim.gpu.torch import attention as attend
 else:
     from ffpa_attn import ffpa_attn_func as attend
 imported = time.perf_counter()
+if watched:
+    from drawn_host import watch
+    watch(mark, kernels)
 out = attend(q, k, v, is_causal=causal, enable_gqa=shared > 1)
 torch.cuda.synchronize()
 forward = time.perf_counter()
 torch.autograd.grad(out, (q, k, v), out.detach())
 torch.cuda.synchronize()
 backward = time.perf_counter()
-print(json.dumps({"import": imported - begin, "forward": forward - imported, "backward": backward - forward}))
+times = {"import": imported - begin, "forward": forward - imported, "backward": backward - forward}
+print(json.dumps(times | ({"marks": marks, "kernels": kernels} if watched else {})))
 """
 
 
+def watch(mark: Callable[[str], None], kernels: list[Any]) -> None:
+    """Mark when parts of a first call are done, and note for each kernel the seconds of Triton's stages."""
+    from pebblesim.operator import compiling, launching
+
+    def marked(module: Any, name: str, said: str) -> None:
+        function = getattr(module, name)
+
+        def call(*given: Any, **options: Any) -> Any:
+            found = function(*given, **options)
+            mark(said)
+            return found
+
+        setattr(module, name, call)
+
+    for name, said in (("fitting", "chosen"), ("loaded", "written"), ("_launched", "launched")):
+        marked(launching, name, said)
+    begin = compiling.begin
+
+    def begun() -> Any:
+        ready = begin()
+        if not ready.done():
+            ready.add_done_callback(lambda _: (mark("Triton is ready"), _listen(mark, kernels)))
+        return ready
+
+    compiling.begin = begun
+
+
+def _listen(mark: Callable[[str], None], kernels: list[Any]) -> None:
+    from triton import knobs
+
+    def compiled(*, src: Any, times: Any, cache_hit: bool, **rest: Any) -> None:
+        stages = dict(times.lowering_stages)
+        kernels.append({"kernel": src.name, "front": times.ir_initialization / 1e6, "hit": cache_hit})
+        kernels[-1] |= {name: micros / 1e6 for name, micros in stages.items()}
+        mark(f"{src.name} is compiled")
+
+    knobs.compilation.listener = compiled
+
+
 def first_calls(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
-    """Seconds of the first call of a process: with an empty cache of Triton, and with the one it left."""
+    """Seconds of the first call of a process: with an empty cache of Triton, and with the one it left; and by parts."""
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     cases = [(d, 2047, 1, True) for d in (512, 128, 256, 64)]
     cases += [(512, 4096, 8, True), (128, 2048, 1, False), (1024, 2048, 1, True), (192, 2048, 1, True)]
     for case in cases:
@@ -303,11 +358,13 @@ def first_calls(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
             if time.monotonic() > asked.until:
                 return
             row: dict[str, Any] = {"key": key}
-            with TemporaryDirectory() as folder:
-                for cache in ("empty", "kept"):
+            with TemporaryDirectory() as folder, TemporaryDirectory() as other:
+                for cache, where in (("empty", folder), ("kept", folder), ("watched", other)):
+                    if cache == "watched" and who != "ours":
+                        continue
                     ran = subprocess.run(
-                        [sys.executable, "-c", FIRST, json.dumps([*case, who])],
-                        env=os.environ | {"TRITON_CACHE_DIR": folder},
+                        [sys.executable, "-c", FIRST, json.dumps([*case, who, cache == "watched"])],
+                        env=os.environ | {"TRITON_CACHE_DIR": where, "PYTHONPATH": path},
                         capture_output=True,
                         text=True,
                         check=False,

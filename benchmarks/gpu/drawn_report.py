@@ -99,9 +99,9 @@ def table(folder: Path) -> None:
 def host_table(rows: list[dict[str, Any]], before: list[dict[str, Any]]) -> list[str]:
     """Lines of a table: microseconds of the host by kind of call, forward with gradients / backward.
 
-    `before`: rows of the time when passes of each length were recorded by themselves.
+    `before`: rows of the time when a backward pass was found in the thread of gradients, and filled and copied besides.
     """
-    lines = ["| call | recorded one by one | traced | PyTorch's least |", "| --- | --- | --- | --- |"]
+    lines = ["| call | before | now | PyTorch's least |", "| --- | --- | --- | --- |"]
     old = {row["key"]: row for row in before}
     for row in rows:
         if "ours" in row:

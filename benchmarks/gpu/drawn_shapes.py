@@ -71,6 +71,8 @@ class Shape:
 GROUPS = (
     Shape(1, 2, 8, 9801, 512, "causal"),
     Shape(1, 2, 8, 16384, 512, "causal"),
+    Shape(1, 4, 2, 16384, 512, "causal"),
+    Shape(1, 4, 2, 32768, 512, "causal"),
     Shape(1, 2, 8, 8730, 96, "causal"),
     Shape(1, 2, 8, 9672, 128, "none"),
     Shape(1, 8, 8, 7198, 192, "causal"),

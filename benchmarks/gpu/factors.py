@@ -26,6 +26,7 @@ ROWS = (
     ("H100", "h100/gluon_calibrating.jsonl", 0, lambda kind: ", Gluon" in kind),
     ("H200", "h200/gluon_calibrating.jsonl", 0, lambda kind: ", Gluon" in kind),
     ("H200", "h200/others_calibrating.jsonl", 0, lambda kind: kind.startswith(STREAMED)),
+    ("H200", "h200/stored_calibrating.jsonl", 0, lambda kind: kind.startswith("dS-stored-resident: ")),
 )
 """A card, its rows, every how manyth kernel of them is held out, and the kinds of launches that are fitted to them."""
 

@@ -9,7 +9,8 @@ Each part adds to a file of FOLDER as it goes, and a case that fails is a row th
   publish rates; `flex`: PyTorch's FlexAttention, compiled, at the widths of `table` that it has;
 - `bytes`: hopper_bytes.jsonl, counted and measured (`hopper_bytes.py`);
 - `calibrating`, `others`, `drawn`: times of Gluon kernels of the attentions that a card is calibrated with, of Triton
-  kernels of these that are near the fastest by forecast, and of both for 80 attentions that a seed draws (`drawn.py`);
+  kernels of these that are near the fastest by forecast, and of both for 80 attentions that a seed draws (`drawn.py`),
+  and for a `few` where PyTorch's kernels were faster;
   launches are timed one by one for every second attention, to which factors may be fitted, and not for the others.
 
 A row of hopper.jsonl says useful operations a second, in TFLOP/s (2 n² (d_k + d_v) for each head forward, 2 n² (3 d_k +
@@ -72,7 +73,19 @@ SEED, NUMBER, WITHIN = 2711, 80, 1.5
 NEAREST = 1.15
 """How far forecasts may be from the fastest for the Triton kernels of attentions that a card is calibrated with."""
 
-PARTS = ("table", "narrow", "wide", "cell", "bytes", "calibrating", "others", "drawn", "flex")
+PARTS = ("table", "narrow", "wide", "cell", "bytes", "calibrating", "others", "drawn", "few", "flex")
+
+FEW = (
+    Shape("forward", 906, 906, 128, 1, 1, "causal"),
+    Shape("forward", 128, 128, 768, 64, 1, "causal"),
+    Shape("forward", 372, 372, 80, 128, 4, "causal"),
+    Shape("forward", 150, 150, 160, 2, 8, "causal"),
+    Shape("backward", 150, 150, 160, 2, 8, "causal"),
+    Shape("backward", 995, 995, 256, 4, 2),
+    Shape("backward", 1331, 1331, 192, 4, 1),
+    Shape("backward", 1024, 1024, 512, 1, 128),
+)
+"""Attentions of a drawn race where PyTorch's kernels were faster, and one of 128 heads that share few keys."""
 
 REST = 0.2
 """Seconds of rest before each contender."""
@@ -410,14 +423,14 @@ def table(torch: Any, asked: list[Case], notes: Notes) -> None:
                 )
 
 
-def gluon_cells(schedules: Container[str]) -> list[Cell]:
+def gluon_cells(schedules: Container[str], widths: Iterable[int]) -> list[Cell]:
     """The Gluon kernels of some schedules for the attentions that a card is calibrated with, but for single queries."""
     large = cards.card("H200").size("shared_per_block")
     return [
         Cell(shape, tiling)
-        for shape in calibrating()
+        for shape in calibrating(tuple(widths))
         for tiling in tilings(PROBLEM[shape.way], large, True)
-        if tiling.gluon and tiling.widths[0] <= shape.d <= tiling.widths[1] and shape.n_q > 1
+        if tiling.gluon and tiling.widths[0] <= shape.d <= tiling.widest["d_v"] and shape.n_q > 1
         if tiling.schedule in schedules
     ]
 
@@ -428,7 +441,7 @@ def drawn_cells(device: str, shapes: list[Shape]) -> list[Cell]:
     found = near(shapes, card, WITHIN)
     for shape in shapes:
         for tiling in tilings(PROBLEM[shape.way], card.size("shared_per_block"), True):
-            fits = tiling.widths[0] <= shape.d <= tiling.widths[1] and shape.n_q > 1
+            fits = tiling.widths[0] <= shape.d <= tiling.widest["d_v"] and shape.n_q > 1
             if tiling.gluon and fits and Cell(shape, tiling) not in found:
                 found.append(Cell(shape, tiling))
     return found
@@ -453,6 +466,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the files")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--schedules", nargs="+", default={each.schedule for each in HOPPER}, help="to calibrate with")
+    parser.add_argument("--widths", type=int, nargs="+", default=(64, 128, 256, 512), help="to calibrate with")
     parser.add_argument("--seed", type=int, default=SEED, help="of the attentions that are drawn")
     parser.add_argument("--number", type=int, default=NUMBER, help="of these")
     given, began = parser.parse_args(), time.monotonic()
@@ -476,10 +490,12 @@ def main() -> None:
                 script, output = Path(__file__).with_name("hopper_bytes.py"), given.output / "hopper_bytes.jsonl"
                 subprocess.run([sys.executable, str(script), "-o", str(output)], check=False)
             elif part == "calibrating":
-                cells(gluon_cells(given.schedules), given.output / "gluon_calibrating.jsonl", True)
+                cells(gluon_cells(given.schedules, given.widths), given.output / "gluon_calibrating.jsonl", True)
             elif part == "others":
                 card = next((each for each in cards.cards().values() if each.device == device), cards.card("H200"))
                 cells(near(calibrating(), card, NEAREST), given.output / "others_calibrating.jsonl", True)
+            elif part == "few":
+                cells(drawn_cells(device, list(FEW)), given.output / "gluon_few.jsonl", True)
             elif part == "drawn":
                 shapes = list(drawn(given.seed, given.number))
                 for first, by_launch in ((1, False), (0, True)):

@@ -34,7 +34,7 @@ from pebblesim.language import masks
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
 
-SEED, CASES, DTYPE = 28, 16, "bfloat16"
+SEED, CASES, DTYPE = 28, 22, "bfloat16"
 OFFERED = tuple(each for each in HOPPER if each.schedule != "flash2-latent")
 """Tiles of attentions whose keys and values are matrices of their own."""
 
@@ -58,7 +58,7 @@ class Case(NamedTuple):
 
     @property
     def dims(self) -> dict[str, int]:
-        return {"n_q": self.n, "n_k": self.n, "d_k": self.d, "d_v": self.d}
+        return {"n_q": self.n, "n_k": self.n, "d_k": self.d, "d_v": min(self.d, self.tiles.widest["d_v"])}
 
     @property
     def program(self) -> Program:
@@ -148,6 +148,7 @@ def main() -> None:
         counted = case.counted()
         total = {name: sum(each.get(name, 0.0) for each in found.values()) for name in METRICS.values()}
         row = {"schedule": case.tiles.schedule, "blocks": dict(case.tiles.blocks), "n": case.n, "d": case.d}
+        row |= {"d_v": case.dims["d_v"], "stages": case.tiles.stages}
         row |= {"heads": case.heads, "mask": case.mask, "counted": counted, "measured": total, "launches": found}
         rows.append(row)
         ratios = {name: f"{total[name] / counted[name]:.5f}" for name in ("read", "written")}

@@ -1,92 +1,9 @@
-"""Models of transformers with our attention: Gemma 4's training step, and errors of small models against eager."""
+"""Models of transformers with our attention: errors of small models against eager."""
 
 from __future__ import annotations
 
-import importlib.util
-import time
 from collections.abc import Iterator
 from typing import Any
-
-
-def gemma4(asked: Any) -> Iterator[dict[str, Any]]:
-    """A training step of six layers: milliseconds, bytes at most, and the loss."""
-    import torch
-    from transformers import AttentionInterface
-    from transformers.models.gemma4 import Gemma4ForCausalLM, Gemma4TextConfig
-
-    from pebblesim.operator.transformers import register
-
-    register()
-    AttentionInterface.register("no attention", nothing)
-    names = ["pebblesim", "sdpa", "no attention"]
-    if asked.peer is not None:
-        spec = importlib.util.spec_from_file_location("peer", asked.peer)
-        assert spec and spec.loader
-        peer = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(peer)
-        AttentionInterface.register("peer", peer.attend)
-        names.append("peer")
-    config = Gemma4TextConfig(
-        vocab_size=4096,
-        hidden_size=2304,
-        intermediate_size=4608,
-        num_hidden_layers=6,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        head_dim=256,
-        global_head_dim=512,
-        sliding_window=1024,
-        hidden_size_per_layer_input=0,
-        use_cache=False,
-    )
-    torch.manual_seed(0)
-    model = Gemma4ForCausalLM(config).to("cuda", torch.bfloat16)
-    for n in asked.lengths:
-        ids = torch.randint(1, 4096, (1, n), device="cuda")
-        for name in names:
-            yield {"n": n, "attention": name, **step(torch, model, name, ids)}
-
-
-def step(torch: Any, model: Any, name: str, ids: Any) -> dict[str, Any]:
-    model.set_attn_implementation(name)
-
-    def run() -> Any:
-        model.zero_grad(set_to_none=True)
-        loss = model(ids, labels=ids).loss
-        loss.backward()
-        return loss.detach()
-
-    try:
-        first = time.perf_counter()
-        loss = run()
-        torch.cuda.synchronize()
-        first = time.perf_counter() - first
-        torch.cuda.reset_peak_memory_stats()
-        times = []
-        for _ in range(4):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            run()
-            end.record()
-            torch.cuda.synchronize()
-            times.append(begin.elapsed_time(end))
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"[:300]}
-    norm = float(torch.stack([p.grad.float().norm() for p in model.parameters() if p.grad is not None]).norm())
-    return {
-        "ms": min(times),
-        "first_s": first,
-        "GB": torch.cuda.max_memory_allocated() / 1e9,
-        "loss": float(loss),
-        "gradient_norm": norm,
-    }
-
-
-def nothing(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **others: Any) -> tuple[Any, None]:
-    """All that is not attention: the values of each token, and something of the queries and keys for gradients."""
-    shared = query.shape[1] // key.shape[1]
-    mixed = (key + value).repeat_interleave(shared, 1) + query
-    return mixed.transpose(1, 2).contiguous(), None
 
 
 def models(asked: Any) -> Iterator[dict[str, Any]]:

@@ -2,8 +2,7 @@
 
 python benchmarks/gpu/operators.py -o benchmarks/gpu/operators.jsonl [shapes opcheck compile again host memory …]
 
-Each row says what it is of. `--peer PATH` names a Python file with a function `attend(module, query, key, value,
-attention_mask, **others)`, an attention function of transformers, that trains Gemma 4 as well.
+Each row says what it is of.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 
 from operator_calls import again, compiled, opcheck, strided, waits
 from operator_errors import shapes
-from operator_models import gemma4, models
+from operator_models import models
 from operator_rates import rates
 from operator_times import decode, host, memory, vae
 
@@ -27,7 +26,6 @@ PARTS: dict[str, Callable[[Any], Iterator[dict[str, Any]]]] = {
     "strided": strided,
     "again": again,
     "host": host,
-    "gemma4": gemma4,
     "models": models,
     "vae": vae,
     "decode": decode,
@@ -44,9 +42,7 @@ def main() -> None:
     parser.add_argument("--shapes", type=int, default=200, help="how many shapes are drawn")
     parser.add_argument("--first", type=int, default=0, help="number of the first of them")
     parser.add_argument("--workers", type=int, default=12)
-    parser.add_argument("--lengths", type=int, nargs="*", default=[4096, 8192, 16384, 32768], help="of Gemma 4's texts")
     parser.add_argument("--models", nargs="*", help="which small models, as 'Gemma 4'; all if none is named")
-    parser.add_argument("--peer", type=Path, help="another attention function of transformers")
     asked = parser.parse_args()
     with asked.output.open("w", encoding="utf-8") as file:
         for part in asked.what:

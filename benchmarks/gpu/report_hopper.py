@@ -124,12 +124,12 @@ def moved() -> Iterator[str]:
     yield "|---" * 8 + "|"
     for row in rows_of("hopper_bytes.jsonl"):
         band, heads = masks.of(row["mask"]), row["heads"]
-        dims = {"n_q": row["n"], "n_k": row["n"], "d_k": row["d"], "d_v": row["d"]}
+        dims = {"n_q": row["n"], "n_k": row["n"], "d_k": row["d"], "d_v": row.get("d_v", row["d"])}
         program = get(row["schedule"]).in_dims(dims).under(band)
-        both, zeros = crossing(program, {**dims, **row["blocks"]}, "bfloat16", band)
-        measured = row["measured"]
+        both, zeros = crossing(program, {**dims, **row["blocks"]}, "bfloat16", band, row["stages"])
+        measured, wide = row["measured"], f"/{dims['d_v']}" * (dims["d_v"] != row["d"])
         yield (
-            f"| {row['schedule']} | {row['n']:,}, {row['d']}, {heads} | {row['mask'] or 'none'} | "
+            f"| {row['schedule']} | {row['n']:,}, {row['d']}{wide}, {heads} | {row['mask'] or 'none'} | "
             f"{heads * (both.reads - zeros):,} | {heads * zeros:,} | {measured['read'] / heads / both.reads:.5f} | "
             f"{row['counted']['written']:,} | {measured['written'] / heads / both.writes:.5f} |"
         )

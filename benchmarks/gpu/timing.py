@@ -80,3 +80,18 @@ def together(torch: Any, calls: dict[str, list[Callable[[], Any]]], rounds: int 
         spread = sorted(found[name]["wall_us"])
         values |= {"host_us": host[name], "wall_least_us": spread[0], "wall_most_us": spread[-1]}
     return made
+
+
+def by_kernel(torch: Any, call: Callable[[], Any]) -> dict[str, float]:
+    """Microseconds of each kernel of a call, by its name."""
+    call()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        for _ in range(3):
+            call()
+        torch.cuda.synchronize()
+    found: dict[str, float] = {}
+    for each in seen.key_averages():
+        micro = getattr(each, "device_time_total", 0.0) / 3
+        found[each.key[:60]] = found.get(each.key[:60], 0.0) + micro
+    return {name: round(micro, 1) for name, micro in sorted(found.items(), key=lambda pair: -pair[1])[:10]}

@@ -28,6 +28,7 @@ from pebblesim.kernels.tables import tables
 from pebblesim.kernels.triton import for_no_pair
 from pebblesim.kernels.words import WORDS, phase_of, word_bytes
 from pebblesim.language import program as ir
+from pebblesim.language.loops import Times
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.registry import get
 from pebblesim.language.tile_ranges import TileRange
@@ -116,7 +117,7 @@ class Memory:
         """Tensors with a word for each pair, of which a mask leaves a part."""
         return self._kept.tiled
 
-    def moved(self, node: ir.Read | ir.Write, at: LoopContext) -> int:
+    def moved(self, node: ir.Read | ir.Write, at: LoopContext) -> Times:
         """Bytes that a primitive moves."""
         return self._kept.words(node, self.sizes, at) * self._widths[node.tensor]
 
@@ -426,7 +427,7 @@ class _Amounts:
         self._late, self._beside = set(_late(launch.block)), set(_beside(launch.block, self._read))
         self._begun, self.tested = _begun(launch, read), _tested(launch, self._sizes, mask, read)
 
-    def __call__(self, node: ir.Node, at: LoopContext) -> Iterator[tuple[Hashable, int]]:
+    def __call__(self, node: ir.Node, at: LoopContext) -> Iterator[tuple[Hashable, Times]]:
         if node is self._last:
             yield "blocks", 1
         if node in self.tested:

@@ -28,7 +28,7 @@ What only a consumer of one family knows is the order of its statements, in `glu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pebblesim.kernels.products import factors, products
@@ -252,7 +252,12 @@ def loops_of(launch: Launch) -> Loops | None:
         reads = [node for node in nodes if isinstance(node, ir.Read)]
         made = [node for node in products(nodes) if node.mode == "add"]
         nest = Nest(within[0], reads, made) if made and nodes == [*reads, *made] else None
-    return Loops(launch, tuple(loop.range for loop in launch.grid), loops[0], bool(within), nest)
+    loop, grid = loops[0], tuple(each.range for each in launch.grid)
+    if nest is None and loop.body == within and within[0].range.parent is loop.range:  # one loop over the smaller tiles
+        joined = replace(within[0], when=loop.when)
+        launch = launch.with_block([joined if node is loop else node for node in launch.block])
+        return Loops(launch, grid, joined, False, None)
+    return Loops(launch, grid, loop, bool(within), nest)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -1,4 +1,4 @@
-"""Gluon kernels whose warpgroups divide columns: for keys that are values, too, and sums too wide for one warpgroup.
+"""Gluon kernels whose warpgroups divide columns: for sums too wide for one warpgroup, and keys that are values, too.
 
 Two warpgroups have the same 64 rows. Each has half of the keys of a tile, whose scores it computes, and half of the
 columns of the sums. So a maximum of a row is that of both, which they exchange through shared memory, a row sum is
@@ -56,16 +56,18 @@ class ColumnsRoles(Roles):
         return self.filling(buffer, ZERO, term("phase"), [*copies])
 
     def streaming(self, at: Name) -> list[st.Statement]:
-        """The halves of a tile of keys."""
-        phase, share = term("phase"), Name("share")
+        """The halves of a tile of keys, and of values, if these are others."""
+        phase, share, made = term("phase"), Name("share"), list[st.Statement]([st.Let(("phase",), (at & 1,))])
         half = (term("each") + phase + 1) & 1
-        body: list[st.Statement] = [st.Let(("share",), (half,), "first the half that is freed first")]
-        for ring in self.plan.rings:
-            for part in range(ring.across):
-                slot = slot_of(ring, share, part)
-                body += self.filling(ring, slot, phase, [self.copy(ring, slot, at * SHARES + share, part)])
-        halves = st.For("each", ZERO, Number(SHARES), tuple(body), unrolled=True)
-        return [st.Let(("phase",), (at & 1,)), halves]
+        of_scores = [self.plan.buffers[factors(node).right.tile] for node in self.scores]
+        for rings in (of_scores, [each for each in self.plan.rings if each not in of_scores]):
+            body: list[st.Statement] = [st.Let(("share",), (half,), "first the half that is freed first")]
+            for ring in rings:
+                for part in range(ring.across):
+                    slot = slot_of(ring, share, part)
+                    body += self.filling(ring, slot, phase, [self.copy(ring, slot, at * SHARES + share, part)])
+            made += [st.For("each", ZERO, Number(SHARES), tuple(body), unrolled=True)] * (rings != [])
+        return made
 
     # Statements
 

@@ -1,6 +1,6 @@
 """The plan of Gluon kernels whose warpgroups divide columns: which launches they are for, and what is in shared memory.
 
-They are for keys that are values, too, and sums too wide for one warpgroup's registers.
+They are for sums too wide for one warpgroup's registers, and for keys that are values, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _takes(buffer: Buffer, values: ir.Tile, keys: int) -> bool:
 
 
 def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Block | None:
-    """The plan of a launch of 64 rows whose streamed keys are values, too; None if it is no such launch."""
+    """The plan of a launch of 64 rows with wide sums, or whose keys are values; None if it is no such launch."""
     loops = loops_of(_joined(launch))
     if loops is None or len(loops.grid) != 1 or loops.inner or loops.loop.when is not None:
         return None
@@ -47,13 +47,15 @@ def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Block | None:
     values = factors(sums).right.tile
     for node in scores:
         left, right = factors(node).left.tile, factors(node).right.tile
-        parts, columns = SHARES if right is values else 1, padded(factors(node).left.shape[1], sizes)
+        columns = padded(factors(node).left.shape[1], sizes)
+        parts = SHARES if right is values or columns > WIDEST else 1
         if left not in reads or right not in reads or columns > parts * WIDEST:
             return None
-        width_of, slots = columns // parts, SHARES * parts
-        held[left] = Buffer(_name(reads[left]), reads[left], parts, ROWS, width_of, across=parts)
-        ring = Buffer(_name(reads[right]), reads[right], slots, keys, width_of, True, None, slots, 1, SHARES, parts)
+        held[left] = Buffer(_name(reads[left]), reads[left], parts, ROWS, columns // parts, across=parts)
+        ring = _ring(reads[right], keys, columns // parts, parts)
         rings[right] = replace(ring, freed_by=SHARES) if right is values or _takes(ring, values, keys) else ring
+    if values in reads and values not in rings and width * SHARES > WIDEST:  # else a warpgroup has all columns
+        rings[values] = _ring(reads[values], keys, width, SHARES)
     if values not in rings or len(held) + len(rings) != len(reads):
         return None
     inside = next((ring.name for ring in rings.values() if _takes(ring, values, keys)), None)
@@ -73,6 +75,12 @@ def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Block | None:
         buffers=held | rings,
         handed=tuple(handed_over),
     )
+
+
+def _ring(read: ir.Read, keys: int, width: int, parts: int) -> Buffer:
+    """The slots of a tile that is streamed: the keys of each share, in parts of its columns."""
+    slots = SHARES * parts
+    return Buffer(_name(read), read, slots, keys, width, True, None, slots, 1, SHARES, parts)
 
 
 def check_columns(program: ir.Program, plan: Block, persistent: bool) -> None:
@@ -129,8 +137,7 @@ def _joined(launch: Launch) -> Launch:
     if len(launch.grid) != 1:
         return launch
     block = [replace(node, body=_summed(node.body)) if isinstance(node, ir.Loop) else node for node in launch.block]
-    grid = replace(launch.grid[0], body=block)
-    return replace(launch, grid=(grid,), body=[grid])
+    return launch.with_block(block)
 
 
 def _summed(body: list[ir.Node]) -> list[ir.Node]:

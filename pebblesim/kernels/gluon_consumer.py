@@ -18,7 +18,8 @@ from typing import Any
 
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.gluon_block import ROWS, Addition, Block, Buffer, filled, freed
-from pebblesim.kernels.gluon_roles import Issued, Roles
+from pebblesim.kernels.gluon_roles import Issued
+from pebblesim.kernels.gluon_tables import TablesRoles
 from pebblesim.kernels.gluon_widths import columns_of_part
 from pebblesim.kernels.products import factors
 from pebblesim.kernels.terms import (
@@ -42,7 +43,7 @@ LAST = st.Let(("last", "last_phase"), (Name("slot"), Name("phase")))
 """The slot of the iteration before."""
 
 
-class Consumer(Roles):
+class Consumer(TablesRoles):
     """Makes the statements of a warpgroup that streams."""
 
     def __init__(self, setting: Setting, plan: Block) -> None:
@@ -106,7 +107,7 @@ class Consumer(Roles):
             self.say(piece.loop(number, made, node))
         if plan.persistent:
             self.say(*(st.Arrive(freed(buffer.barrier, 0)) for buffer in plan.stay))
-        if self._added:
+        if self.plan.outgoing:
             self.say(st.Sent())
         if late:
             self.say(LAST)
@@ -175,16 +176,14 @@ class Consumer(Roles):
             if node.tensor in self.setting.logarithms:
                 self.values.mark(tile, base_2=True)
 
-    def write(self, node: ir.Write, there: bool = False) -> None:
+    def write(self, node: ir.Write) -> None:
         """Write a tile; what is added to memory is when all products of the iteration are on their way."""
         addition = next((each for each in self.plan.additions if each.sent.write is node), None)
         if addition is not None:
             self._to_add.append(addition)
             return
         self.settle(node.tile)
-        if node.tile in self.facts.turned or ir.over_pairs(node.tile.ranges):
-            raise self.refused(f"line {node.line} writes a matrix of pairs")
-        super().write(node, there)
+        super().write(node)
 
     def _hand_over(self, addition: Addition) -> None:
         """Put the rows that the warpgroup has of an operand into shared memory, where all warpgroups read it."""
@@ -295,8 +294,11 @@ class Consumer(Roles):
         else:
             first = self._operands[node] = self._in_registers(node, "16")
         turned = right.transposed ^ frame
-        second = self._in_shared(ring, turned)
-        self.issue(to, first, second, onto, ring.rows if turned else ring.width, node.line)
+        second, width = self._in_shared(ring, turned), ring.rows if turned else ring.width
+        if held is None:
+            self.issue(to, first, second, onto, width, node.line)
+        else:
+            self.issue_over(node, to, first, second, onto, width, held.width)
 
     def _multiply_all(self, to: Held, addition: Addition) -> None:
         """Issue some columns of a product of what all warpgroups computed with what stays."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.gluon_block import Block, Nest, freed
-from pebblesim.kernels.gluon_roles import Roles
-from pebblesim.kernels.terms import ZERO, Held, Name, Number, Term, term
+from pebblesim.kernels.gluon_tables import TablesRoles
+from pebblesim.kernels.terms import ZERO, Held, Name, Number, term
 from pebblesim.kernels.triton_ranges import Setting
-from pebblesim.language import program as ir
 
 
-class PartsRoles(Roles):
+class PartsRoles(TablesRoles):
     """Makes the statements of both roles where a product's parts are issued one behind the other."""
 
     def __init__(self, setting: Setting, plan: Block) -> None:
@@ -18,11 +17,6 @@ class PartsRoles(Roles):
         assert plan.nest is not None
         self.nest: Nest = plan.nest
         self.reserve("last", "slot", "phase", "k")
-
-    def in_table(self, tensor: ir.Tensor, row: Term, column: Term) -> Term:
-        """The first row of a tile among the rows of all tiles of a table."""
-        down, across, tall, _ = self.setting.lengths(tensor)
-        return ((term("head") * down + row) * across + self.places.in_row(tensor, row, column)) * tall
 
     def one_behind(self, to: tuple[Held, ...], ring: str, parts: int, issued: list[st.Statement]) -> None:
         """A loop over parts that waits for the products before those issued; behind it, wait for the last ones."""

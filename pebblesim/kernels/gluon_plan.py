@@ -11,6 +11,7 @@ put off until the first products of the next one are issued: tensor cores work o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
@@ -44,6 +45,9 @@ IN_TURNS = 64
 
 APART = 128
 """Most columns of sums with which each tile asks if a causal mask cuts it; with wider ones two loops are faster."""
+
+LONG = 3
+"""Least slots of a ring of which each is in use for two iterations."""
 
 TAKEN = "w head part slot phase last last_phase rows"
 """Names that no buffer may have."""
@@ -110,13 +114,13 @@ def rows_of(
         sides={own: ROWS},
         stages=stages,
         handed=tuple(each.handed for each in additions),
-        outgoing=tuple(each.sent for each in additions),
+        outgoing=(*(each.sent for each in additions), *_tables(loops, sizes, groups)),
         additions=additions,
         persistent=persistent,
     )
     _check_tiles(program, made, sizes)
     made = replace(made, buffers=_buffers(program, made, sizes))
-    putting_off = replace(made, late=_late(loop))
+    putting_off = replace(made, late=_late(made))
     if not made.additions and _held(putting_off, sizes) <= made.most:
         made = putting_off
     turns = 2 * (persistent and groups == 2 and _narrow(loop, made.late, sizes))
@@ -149,6 +153,14 @@ def _additions(
             Addition(node, handed, Outgoing(f"{write.tensor.name}_part", write, box, groups, "added to memory"))
         )
     return tuple(made)
+
+
+def _tables(loops: Loops, sizes: ir.Sizes, groups: int) -> Iterator[Outgoing]:
+    """Room for what the loop writes of tables of pairs: of each warpgroup's rows, as they lie in memory."""
+    for node in loops.loop.body:
+        if isinstance(node, ir.Write) and ir.over_pairs(node.tile.ranges):
+            box = [ROWS if rng is loops.own else ir.length(rng.block, sizes) for rng in node.tile.ranges]
+            yield Outgoing(f"{node.tensor.name}_tile", node, (box[0], box[1]), groups, "on its way to memory")
 
 
 def _buffers(program: ir.Program, plan: Block, sizes: ir.Sizes) -> dict[ir.Tile, Buffer]:
@@ -233,8 +245,13 @@ def _held(plan: Block, sizes: ir.Sizes) -> int:
     return most + sum(words(tile) // 2 for tile in {factors(node).left.tile for node in plan.late})
 
 
-def _late(loop: ir.Loop) -> tuple[ir.Compute, ...]:
-    """The products at the end of a loop's body, of a computed matrix with one that was read."""
+def _late(plan: Block) -> tuple[ir.Compute, ...]:
+    """The products at the end of a loop's body, of a computed matrix with one that was read.
+
+    Where another product of the iteration reads the same, a slot of its ring is in use from the begin of one iteration
+    to the end of the next: with two slots there would be none to fill.
+    """
+    loop = plan.loop
     read = {node.tile for node in loop.body if isinstance(node, ir.Read)}
     found: list[ir.Compute] = []
     for node in reversed(loop.body):
@@ -245,4 +262,6 @@ def _late(loop: ir.Loop) -> tuple[ir.Compute, ...]:
         if node.expr.left.tile in read or node.expr.right.tile not in read:
             break
         found.insert(0, node)
-    return tuple(found)
+    others = {ref.tile for node in products(loop.body) if node not in found for ref in ir.refs(node.expr)}
+    long = any(ref.tile in read & others for node in found for ref in ir.refs(node.expr))
+    return () if long and plan.stages < LONG else tuple(found)

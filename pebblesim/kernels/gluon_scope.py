@@ -8,7 +8,7 @@ from math import e, log2
 from pebblesim.kernels.gluon_block import Block
 from pebblesim.kernels.gluon_plan import APART
 from pebblesim.kernels.statements import Let
-from pebblesim.kernels.terms import Layout, Name, Number, Term, Word, call, maximum, minimum, sides, term
+from pebblesim.kernels.terms import Layout, Name, Number, Term, Word, call, cdiv, maximum, minimum, sides, term
 from pebblesim.kernels.triton_loops import Piece, bounds, pieces
 from pebblesim.kernels.triton_ranges import Scope, Setting, along
 from pebblesim.kernels.triton_values import Values
@@ -28,6 +28,9 @@ class RowsScope(Scope):
 
     def count(self, rng: ir.Range) -> Term:
         """The number of tiles, of those of the block."""
+        if self._together(rng) > 1:  # whole tiles, so that of a table all is written
+            assert rng.parent is not None
+            return super().count(rng.parent) * self._together(rng)
         side = self.plan.side_of_block(rng)
         return super().count(rng) if side is None else self.tiles(self.total(rng), side)
 
@@ -48,6 +51,14 @@ class RowsScope(Scope):
 
     # What is streamed
 
+    def cut(self, rng: ir.Range) -> bool:
+        """Whether it is over tiles of a tile; what is streamed goes on from each tile to the next."""
+        return rng is not self.plan.loop.range and super().cut(rng)
+
+    def _together(self, rng: ir.Range) -> int:
+        """How many tiles in a row are streamed if one is: those of a tile that they are cut from; of others 1."""
+        return self.parts(self.plan.loop) if rng is self.plan.loop.range and super().cut(rng) else 1
+
     def from_last(self) -> bool:
         """Whether tiles are streamed from the last one, which may be ragged, to the first.
 
@@ -67,7 +78,10 @@ class RowsScope(Scope):
 
     def limits(self) -> tuple[Term, Term]:
         """The number of the first tile that is streamed, and that after the last."""
-        return bounds(self, self.plan.loop)
+        (low, high), together = bounds(self, self.plan.loop), self._together(self.plan.loop.range)
+        if together == 1 or self.mask is None:
+            return low, high
+        return low // together * together, high if self.before is None else cdiv(high, together) * together
 
     def streamed_before(self, number: Term) -> Term:
         """How many tiles are streamed before a tile."""
@@ -99,7 +113,7 @@ class RowsScope(Scope):
         if self.from_last():
             return [Piece(Number(1), high, complete=True)]
         begin = low + 1 if late else low
-        if self.one_by_one():
+        if self.one_by_one() or (self._together(self.plan.loop.range) > 1 and self.before is not None):
             return [Piece(begin, high)]
         first, *others = pieces(self, self.plan.loop, differs)
         if first.jump is not None:

@@ -18,7 +18,7 @@ from pebblesim.kernels.gluon_parts_plan import less
 from pebblesim.kernels.gluon_plan import check_block, refused
 from pebblesim.kernels.gluon_roles import expecting
 from pebblesim.kernels.statements import KernelProgram
-from pebblesim.kernels.terms import NOTHING, ZERO, Choice, Items, Name, Number, Term, both, call, only, term
+from pebblesim.kernels.terms import ZERO, Choice, Items, Name, Number, Term, both, call, term
 from pebblesim.kernels.triton_ranges import Setting
 from pebblesim.language import program as ir
 
@@ -140,24 +140,11 @@ class ScoresRoles(PartsRoles):
         self.say(st.Map(self.values.named(node.tile), tile, line=node.line))
         self.values.mark(node.tile, loaded=True)
 
-    def write(self, node: ir.Write, there: bool = False) -> None:
-        """Rows of the table that do not exist are 0, for which only warpgroups that have some do anything."""
-        own = self.plan.own
-        edge = [] if node is not self.table or self.values.vanishes(node.tile, own) else self.scope.exist(own, 0)
-        if edge:
-            held = self.values.named(node.tile)
-            beyond = (term("part") + 1) * ROWS > self.setting.size(own.dim)
-            self.say(st.When(beyond, (st.Map(held, only(held, edge, NOTHING)),)))
-        super().write(node, bool(edge))
-
-    def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:
+    def write(self, node: ir.Write) -> None:
         """Hand a tile of the table to the copy engine."""
         if node is not self.table:
-            super().store(node, at, value)
+            super().write(node)
             return
-        if self.before is None:
-            self.say(st.Sent())
         number = self.scope.numbers[self.plan.loop.range]
         room, place = Name(self.room_of_tile).index(self._at(number)), self.place(node.tensor, number)
-        self.say(*st.put(room, self.values.in_words(value)))
-        self.say(st.Send(f"{node.tensor.name}_tiles", place, room, line=node.line))
+        self.send(node, room, place, emptied=self.before is not None)

@@ -10,7 +10,7 @@ from math import inf, prod
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.bias import has_bias
 from pebblesim.kernels.key_ranges import KeyRanges
-from pebblesim.kernels.masked_once import exponent_of
+from pebblesim.kernels.masked_once import difference, exponent_of
 from pebblesim.kernels.products import factors, products
 from pebblesim.kernels.sinks import SINKS, as_exponents
 from pebblesim.kernels.terms import (
@@ -242,20 +242,24 @@ class Lowering:
         alike = base_2 == (tensor in self.setting.logarithms)
         return value if alike else value * (FROM_BASE_2 if base_2 else TO_BASE_2)
 
-    def write(self, node: ir.Write, there: bool = False) -> None:
-        """Write a tile; entries of a table for which there is no pair, or no allowed one, are 0.
+    def entries(self, node: ir.Write, there: ir.Range | None = None) -> Term:
+        """The value of a tile for memory, as it is held; entries of a table for which there is no allowed pair are 0.
 
-        `there`: its rows that do not exist are 0 already.
+        `there`: the range along which those that do not exist are 0 already.
         """
         frame, ranges, made = node.tile in self.facts.turned, node.tile.ranges, list[Term]()
         if node.tensor in self.setting.tables.tiled:
             for axis, rng in enumerate(ranges):
-                if not self.values.vanishes(node.tile, rng) and not (there and axis == 0):  # it is 0 there
+                if not self.values.vanishes(node.tile, rng) and rng is not there:  # it is 0 there
                     made += self.scope.exist(rng, axis, frame)
         if not self.values.state(node.tile).cleared:
             made += self.scope.pairs(ranges, frame)
-        value = only(self.written(node), made, NOTHING)
-        self.store(node, node.at, call("trans", value) if frame else value)
+        return only(self.written(node), made, NOTHING)
+
+    def write(self, node: ir.Write) -> None:
+        """Write a tile."""
+        value = self.entries(node)
+        self.store(node, node.at, call("trans", value) if node.tile in self.facts.turned else value)
 
     def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:
         """Store a value where a primitive writes it."""
@@ -327,8 +331,8 @@ class Lowering:
     def _keep_slope(self, node: ir.Compute) -> None:
         """Before scores become exponentials, keep the slope of the capped ones, if their gradient is computed here."""
         values = self.values
-        match node.expr:
-            case ir.Elementwise(op="exp", operands=(ir.Elementwise(op="sub", operands=(ir.Ref(tile=scores), _)),)) if (
+        match difference(node.expr):
+            case (ir.Ref(tile=scores), _) if (
                 self.setting.softcap and node.target.tile in self.facts.multiplied and values.state(scores).unscaled
             ):
                 slope = self.scope.names.new("slope")

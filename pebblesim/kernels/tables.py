@@ -13,14 +13,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from math import prod
 
 from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.kernels.bands import limited, tiles_across
+from pebblesim.kernels.fills import L_IN_ROWS
 from pebblesim.kernels.sinks import SINKS
 from pebblesim.kernels.terms import Name, Term, call, minimum, term
 from pebblesim.kernels.words import is_float32, word_bytes
 from pebblesim.language import program as ir
+from pebblesim.language.loops import Times
 from pebblesim.language.masks import Band, Mask
 from pebblesim.launches.launches import Launch, launches, moves, used_in_turn
 
@@ -78,12 +81,23 @@ class Tables:
             lengths = [down, across, *map(term, tile)]
         return lengths
 
-    def words(self, node: ir.Read | ir.Write | ir.Init, sizes: ir.Sizes, at: LoopContext) -> int:
-        """Words that a primitive moves; of a table kept tile by tile, with the zeros that fill up ragged tiles."""
+    def words(self, node: ir.Read | ir.Write | ir.Init, sizes: ir.Sizes, at: LoopContext) -> Times:
+        """Words that a primitive moves; of a table kept tile by tile, with the zeros that fill up ragged tiles.
+
+        Where a tile is written in parts, these zeros are divided among its parts.
+        """
         ranges = ir.moved_part(node)
-        if node.tensor in self.tiled:
-            return prod(ir.length(rng.block, sizes) for rng in ranges)
-        return at.words(ranges)
+        if node.tensor not in self.tiled:
+            return at.words(ranges)
+        moved: Times = 1
+        for rng, side in zip(ranges, self.tiled[node.tensor], strict=True):
+            length = ir.length(rng.block, sizes)
+            if isinstance(node, ir.Write) and length < side:
+                assert rng.parent is not None
+                moved *= Fraction(side, -(-at.words((rng.parent,)) // length))
+            else:
+                moved *= length
+        return moved
 
 
 def tables(program: ir.Program, made: list[Launch], sizes: ir.Sizes, mask: Mask | None = None) -> Tables:
@@ -91,6 +105,8 @@ def tables(program: ir.Program, made: list[Launch], sizes: ir.Sizes, mask: Mask 
     between = [tensor for name, tensor in program.tensors.items() if name not in (*program.inputs, *program.outputs)]
     tiled = {tensor: tile for tensor in between if (tile := _tile(tensor, made, sizes))}
     kept = {name for name, tensor in program.tensors.items() if len(tensor.shape) == 1} - {*program.outputs, SINKS}
+    if L_IN_ROWS in kept:  # L itself lies as it was given
+        kept -= {*program.inputs}
     parts, aligned = used_in_turn(program, made), frozenset(program.tensors[name] for name in kept)
     return Tables(tiled, parts, _places(program, between, made), aligned, limited(mask))
 
@@ -103,11 +119,18 @@ def _tile(tensor: ir.Tensor, made: list[Launch], sizes: ir.Sizes) -> tuple[int, 
     if any(isinstance(node, ir.Init) or None in (rng.parent for rng in node.tile.ranges) for node in moved):
         return None
     sides = {node: [ir.length(rng.block, sizes) for rng in ir.moved_part(node)] for node in moved}
-    written = {tuple(sides[node]) for node in moved if isinstance(node, ir.Write)}
+    around = {launch.around.range for launch in made if launch.around is not None}
+    written = {_whole_tile(node.tile.ranges, around, sizes) for node in moved if isinstance(node, ir.Write)}
     if len(written) != 1:
         return None
     ((rows, columns),) = written
     return (rows, columns) if all(a <= rows and b <= columns for a, b in sides.values()) else None
+
+
+def _whole_tile(ranges: ir.Ranges, around: set[ir.Range], sizes: ir.Sizes) -> tuple[int, ...]:
+    """The sides of the tile that is written part by part, of one iteration of a loop around launches."""
+    apart = [[each for each in rng.around if each.parent is not None and each not in around] for rng in ranges]
+    return tuple(ir.length(each[-1].block, sizes) for each in apart)
 
 
 def workspace(program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | None = None) -> int:
@@ -138,7 +161,7 @@ def moved_words(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) 
     """Words that the kernels of a program read and write of each tensor, for each head, with the zeros in tables."""
     kept = tables(program, launches(program, masked=True, repeated=True), sizes)
 
-    def amounts(node: ir.Node, at: LoopContext) -> Iterator[tuple[Hashable, int]]:
+    def amounts(node: ir.Node, at: LoopContext) -> Iterator[tuple[Hashable, Times]]:
         if isinstance(node, ir.Read | ir.Write | ir.Init):
             yield (node.tensor.name, isinstance(node, ir.Read)), kept.words(node, sizes, at)
 

@@ -153,7 +153,7 @@ def split(low: Term, high: Term, full: Term | None, whole: bool) -> list[Piece]:
 def fused(at: Scope, outer: ir.Loop, inner: ir.Loop) -> list[Piece]:
     """Tiles of a tile, with nothing between the loops, as one loop over the smaller tiles."""
     small, parts, total = at.length(inner.range), at.parts(inner), at.total(outer.range)
-    last = cdiv(total, small)
+    last = at.count(outer.range) * parts if _keeps_pairs(inner) else cdiv(total, small)
     low, high = bounds(at, outer)
     stop = minimum(high * parts, last) if calls(high, "minimum") else last
     full = total // small if at.ragged(outer.range) and not isinstance(total, Number) else None

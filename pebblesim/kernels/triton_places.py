@@ -161,7 +161,8 @@ class Places:
     def check_written(self, node: ir.Read) -> None:
         """Under a mask, a tile that is read must lie in one that was written: others may never have been."""
         scope = self.scope
-        if not scope.pairs(node.tile.ranges) or node.tensor.name in scope.program.inputs:
+        known = node.tensor.name in scope.program.inputs or node.tensor in self.setting.tables.tiled
+        if known or not scope.pairs(node.tile.ranges):
             return
         for phase in scope.program.phases:
             for other in ir.walk(phase.body):

@@ -363,7 +363,7 @@ def of_problem(name: str, dims: Iterable[str] = (), masked: bool = False) -> lis
     solves = problem(name)
     schedules = [schedule for schedule in SCHEDULES.values() if schedule.problem is solves]
     views = [(schedule, schedule.in_dims(dims)) for schedule in schedules]
-    return [each for each, view in views if _is_traced(view, masked) and (view.maskable or not masked)]
+    return [each for each, view in views if _is_traced(view, masked) and (not masked or view.maskable)]
 
 
 def some_of_problem(name: str, dims: Iterable[str] = (), masked: bool = False) -> list[Schedule]:

@@ -50,6 +50,14 @@ class Launch:
         """The statements of a thread block."""
         return self.grid[-1].body if self.grid else self.body
 
+    def with_block(self, body: list[ir.Node]) -> Launch:
+        """The launch with other statements of a thread block."""
+        grid: list[ir.Loop] = []
+        for loop in reversed(self.grid):
+            grid.insert(0, replace(loop, body=body))
+            body = [grid[0]]
+        return replace(self, grid=tuple(grid), body=body)
+
 
 @dataclass(frozen=True)
 class Layout:

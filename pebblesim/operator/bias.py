@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import pairwise
+from math import frexp
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -23,7 +24,7 @@ from pebblesim.language.masks import Band
 from pebblesim.operator import programs_of_bias
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launching import running
-from pebblesim.operator.layout import BYTES, fits, fitted, on_gpu, room_for
+from pebblesim.operator.layout import BYTES, empty_like, fits, fitted, on_gpu, room_for
 from pebblesim.operator.pattern import band_of
 from pebblesim.operator.planning import ROOM
 from pebblesim.operator.programs_of_bias import (
@@ -73,6 +74,26 @@ def in_groups(bias: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, int]:
     if kinds and (kinds[0], kinds[-1]) == ("shared", "own"):
         return bias.reshape(1, parts, *sides), parts
     return bias.reshape(parts, 1, *sides), batch // parts if parts else 1
+
+
+LARGE = 2.0**15
+"""Numbers of queries in the columns that leave keys out: with the least float16 of a key a score of about -10¹⁰."""
+
+
+def with_columns(query: Tensor, key: Tensor, left_out: Tensor, scale: float, again: bool) -> tuple[Tensor, Tensor]:
+    """Queries and keys with more columns, by which scores of keys that are left out are -∞, and others as they were.
+
+    There queries have a number, and keys 0 or an infinity that the scale, which is not 0, makes -∞. `again`: for a
+    backward pass, which multiplies by what it computes with 0, also for rows that do not exist: then keys have the
+    largest power of 2 in the place of an infinity, by which all probabilities are 0, too, as L is known.
+    """
+    wide = [empty_like(x, x.shape[-1] + WORDS) for x in (query, key)]
+    for made, x, number in zip(wide, (query, key), (LARGE, 0.0), strict=True):
+        made[..., : x.shape[-1]].copy_(x)
+        made[..., x.shape[-1] :].fill_(number)
+    most = 2.0 ** (frexp(torch.finfo(key.dtype).max)[1] - 1) if again else torch.inf
+    wide[1][..., key.shape[-1] :].masked_fill_(left_out[:, None, :, None], -most if scale > 0 else most)
+    return wide[0], wide[1]
 
 
 def summed(x: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:

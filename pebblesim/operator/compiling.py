@@ -1,8 +1,8 @@
 """Kernels of a call are compiled side by side, before the first of them is launched.
 
 Triton compiles a kernel when it is launched first, one after the other. Here a pass is gone through once without a
-launch: each kernel that it would launch is given to a thread. Most of the time is spent in C++ and in the assembler, so
-that they run at the same time.
+launch: each kernel that it would launch is given to a thread. Most of the time is spent in C++, in the assembler and in
+a compiler of C, so that they run at the same time; and while kernels are chosen, Triton is made ready.
 """
 
 from __future__ import annotations
@@ -13,10 +13,15 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cache, partial
+from inspect import getclosurevars
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
+from pebblesim.kernels import releases
+
 HERE = threading.local()
-"""State of this thread: `together` while kernels are compiled, and not launched."""
+"""State of this thread: `threads`, which compile kernels while these are not launched."""
 
 PATIENCE = 2.0
 """Seconds of compiling after which a line says so on a terminal."""
@@ -24,10 +29,17 @@ PATIENCE = 2.0
 MOST = 16
 """Kernels that are compiled at once."""
 
+TURN = 1e-4
+"""Seconds after which a thread lets another one run Python meanwhile.
+
+Triton reads its library of 400 MB piece by piece to find its version, and with the usual 5 ms would wait so long for
+each piece. A kernel waits as often for its next pass.
+"""
+
 
 def compiled_only() -> bool:
     """Whether kernels are compiled now, and not launched."""
-    return getattr(HERE, "together", False)
+    return getattr(HERE, "threads", None) is not None
 
 
 def can() -> bool:
@@ -40,29 +52,133 @@ def together() -> Iterator[None]:
     """Compile what is launched meanwhile, and launch none of it; whoever cannot be compiled fails at its launch."""
     mode = _mode()
     assert mode is not None
-    with _progress(), _Threads(min(MOST, os.cpu_count() or 1)) as threads, mode(threads, ignore_errors=True):
-        HERE.together = True
+    with _progress(), _TURNS, _Threads(min(MOST, os.cpu_count() or 1)) as threads, mode(threads, ignore_errors=True):
+        begin()
+        HERE.threads = threads
         try:
             yield
         finally:
-            HERE.together = False
+            HERE.threads = None
+
+
+def let_through() -> None:
+    """Wait until what was given to threads runs in C++: until then they and this thread take Python from each other.
+
+    Kernels of the forward pass are the longest, so that it is better not to choose those of the backward pass yet.
+    """
+    if (threads := getattr(HERE, "threads", None)) is not None:
+        for each in threads.fronts:
+            each.wait()
+
+
+class _Turns:
+    """Lets threads take turns more often while some of them are in it."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._usual = threading.Lock(), 0, 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._usual = sys.getswitchinterval()
+                sys.setswitchinterval(min(TURN, self._usual))
+
+    def __exit__(self, *failed: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                sys.setswitchinterval(self._usual)
+
+
+_TURNS = _Turns()
+
+
+@cache
+def begin() -> Future[None]:
+    """Begin, in threads, what Triton does once in each process, and takes longer than to choose kernels.
+
+    It finds its own version, which its cache asks for; and with an empty cache a compiler of C makes what loads
+    kernels. Before a kernel is compiled the result is waited for: else both would be done twice.
+    """
+    from triton.runtime import cache as cache_of_triton, driver  # it is Python: in a thread it would run no sooner
+
+    ready: Future[None] = Future()
+
+    def made() -> None:
+        with suppress(Exception):  # then the first launch says what is wrong
+            loading = threading.Thread(target=partial(getattr, driver, "active"), daemon=True)
+            loading.start()
+            cache_of_triton.triton_key()
+            loading.join()
+        ready.set_result(None)
+
+    threading.Thread(target=made, daemon=True).start()
+    return ready
 
 
 class _Threads(ThreadPoolExecutor):
     """Threads that also build what launches a kernel, with a compiler of C: else Triton does it at the first launch."""
 
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self.fronts: list[threading.Event] = []
+        self._launchers: dict[Any, Future[Any]] = {}
+        self._front = threading.Lock()
+
     def submit(self, compiled: Any, /, *given: Any, **options: Any) -> Future[Any]:
         """Compile a kernel."""
+        source = getclosurevars(compiled).nonlocals.get("src") if isinstance(compiled, FunctionType) else None
+        launcher, through = self._launcher(source), self._in_turn(source)
 
         def whole() -> Any:
-            from triton.runtime import driver
-
-            made = compiled(*given, **options)
-            with suppress(Exception):  # then the launch says what is wrong
-                driver.active.launcher_cls(made.src, made.metadata)
+            try:
+                made = compiled(*given, **options)
+            finally:
+                through.set()
+            if launcher is not None:
+                launcher.exception()  # it was given to a thread before
             return made
 
         return super().submit(whole)
+
+    def _in_turn(self, source: Any) -> threading.Event:
+        """Let kernels be read one after the other, which is Python: the first is in C++ sooner than with all at once.
+
+        Returns what is set when this one is, or is in Triton's cache.
+        """
+        through, make = threading.Event(), getattr(source, "make_ir", None)
+        self.fronts.append(through)
+        if make is not None:
+
+            def in_turn(*given: Any, **options: Any) -> Any:
+                with self._front:
+                    try:
+                        return make(*given, **options)
+                    finally:
+                        through.set()
+
+            source.make_ir = in_turn
+        return through
+
+    def _launcher(self, source: Any) -> Future[Any] | None:
+        """Have the launcher of a kernel built beside the kernel; None if this Triton has one for all kernels."""
+        if source is None or releases.here().arguments_together:
+            return None
+        kinds = tuple(source.signature.values())
+        if kinds not in self._launchers:
+            self._launchers[kinds] = super().submit(_build_launcher, source, kinds)
+        return self._launchers[kinds]
+
+
+def _build_launcher(source: Any, kinds: tuple[Any, ...]) -> None:
+    """Put the launcher of a kernel into Triton's cache, for which it asks the number of descriptors alone."""
+    from triton.runtime import driver
+
+    described = [each for each in kinds if isinstance(each, str) and each.startswith("tensordesc")]
+    nothing = dict.fromkeys(("global_scratch_size", "global_scratch_align", "profile_scratch_size"), 0)
+    nothing |= dict.fromkeys(("profile_scratch_align", "launch_cooperative_grid", "launch_pdl"), 0)
+    driver.active.launcher_cls(source, SimpleNamespace(**nothing, tensordesc_meta=[{} for _ in described]))
 
 
 def _mode() -> Any:

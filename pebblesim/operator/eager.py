@@ -6,10 +6,10 @@ all else. A plain call of tensors of the current GPU goes to what these operator
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from math import e, log2
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,33 +17,92 @@ from torch.autograd import forward_ad
 
 from pebblesim.operator import compiling, layout, masks, operators, recorded
 from pebblesim.operator.layout import in_one_batch, numbers_from, numbers_of
-from pebblesim.operator.lengths import EVEN, Found
+from pebblesim.operator.lengths import EVEN, Found, length_class
 from pebblesim.operator.masks import Asked
-from pebblesim.operator.operators_of_sinks import backward, forward, from_definition
+from pebblesim.operator.operators_of_sinks import afterwards, from_definition
 from pebblesim.operator.pattern import LONG
 from pebblesim.operator.recent import Recent
-from pebblesim.operator.recorded import Again
+from pebblesim.operator.recorded import Again, Kinds
 from pebblesim.operator.texts import BEGIN_WITH_SINKS
 
 MOST = 4096
 """Calls whose arguments are kept."""
 
 
-class Known:
-    """Arguments and passes of plain calls of some sizes, types and options, which were checked.
+Pass = Again | Found
+
+
+class Way(NamedTuple):
+    """A forward or backward pass of some calls.
+
+    Attributes:
+        alike: the kind of the gradients of O and L, and whether sinks have one; None for a forward pass.
+        strides: those of the gradient of O.
+    """
+
+    alike: Hashable = None
+    strides: tuple[int, ...] = ()
+
+    @staticmethod
+    def back(grad: Tensor, grad_L: Tensor | None, sinks: Tensor | None) -> Way:
+        """The backward pass for these gradients, and sinks that have one."""
+        strides = grad.stride()
+        return Way((grad.dtype, strides[-1], grad_L is None, sinks is None), strides)
+
+
+FORWARD = Way()
+
+
+class Family:
+    """Plain calls that are alike but for their lengths and strides.
 
     Attributes:
         asked: the arguments of the operators, without ranges.
-        forward: the forward pass, made again, of three matrices alone; None if it is not kept yet.
-        backward: backward passes for it, made again, by strides and type of the gradient of O.
+        kinds: traced passes, by what is alike in a `Way` for all lengths.
     """
 
-    __slots__ = ("asked", "backward", "forward")
+    __slots__ = ("asked", "kinds")
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
-        self.forward: Again | Found | None = None
-        self.backward: dict[Hashable, Again | Found] = {}
+        self.kinds: dict[Hashable, Kinds] = {}
+
+
+class Known:
+    """Passes of plain calls of some sizes, types and options, which were checked.
+
+    Attributes:
+        family: the calls that are alike but for their lengths and strides.
+        passes: passes that are made again.
+    """
+
+    __slots__ = ("family", "passes")
+
+    def __init__(self, family: Family) -> None:
+        self.family = family
+        self.passes: dict[Way, Pass] = {}
+
+    def ready(
+        self, way: Way, function: Callable[..., Any], inputs: Sequence[Tensor | None], rest: tuple[Any, ...]
+    ) -> Pass | None:
+        """The pass that is made again, if there is one; arguments as of `recorded.made`."""
+        known = self.passes.get(way)
+        if known is None:
+            kinds = self.family.kinds.get(way.alike)
+            known = None if kinds is None else kinds.of(inputs)
+            if known is None:
+                known = recorded.ready(function, inputs, rest)
+            if known is not None and len(self.passes) < MOST_GRADIENTS:
+                self.passes[way] = known
+                if kinds is None and (kinds := recorded.kinds_of(function, inputs, rest)) is not None:
+                    self.family.kinds[way.alike] = kinds
+        return known
+
+    def prepare(self, way: Way, inputs: Sequence[Tensor | None]) -> None:
+        """Find a pass that is made later, if others that are alike were."""
+        kinds = None if way in self.passes else self.family.kinds.get(way.alike)
+        if kinds is not None and (found := kinds.of(inputs)) is not None:
+            self.passes[way] = found
 
 
 _CHECKED: Recent[Hashable, Known] = Recent(MOST)
@@ -77,8 +136,8 @@ def _kind(x: Any) -> Hashable:
     if x is None:
         return None
     if isinstance(x, tuple | list):
-        return type(x), *((False if each is None else _kind(each)) for each in x)
-    return (x.shape, x.dtype) if plain(x) else False
+        return type(x), len(x) == 2 and x[0] is x[1], *((False if each is None else _kind(each)) for each in x)
+    return (x.shape, x.stride(), x.dtype) if plain(x) else False
 
 
 def plain(*tensors: Any) -> bool:
@@ -103,8 +162,8 @@ def checked(call: tuple[Any, ...] | None) -> Known | None:
     """
     try:
         known = None if call is None else _CHECKED.get(call)
-        if known is None and call is not None and (asked := _ALIKE.get(_alike(call))) is not None:
-            known = _CHECKED[call] = Known(asked)
+        if known is None and call is not None and (family := _ALIKE.get(_alike(call))) is not None:
+            known = _CHECKED[call] = Known(family)
     except TypeError:  # attention takes no option without a hash
         return None
     return known
@@ -112,29 +171,48 @@ def checked(call: tuple[Any, ...] | None) -> Known | None:
 
 def keep(call: tuple[Any, ...], asked: Asked) -> None:
     """Keep the arguments of the operators for plain calls like this one, which was checked and made."""
-    _CHECKED[call] = Known(asked)
+    family = Family(asked)
+    _CHECKED[call] = Known(family)
     if (kind := _alike(call)) is not None:
-        _ALIKE[kind] = asked
+        _ALIKE[kind] = family
 
 
-_ALIKE: Recent[Hashable, Asked] = Recent(MOST)
-"""The arguments of the operators for calls that are alike but for their lengths and strides."""
+_ALIKE: Recent[Hashable, Family] = Recent(MOST)
+"""Calls that are alike but for their lengths and strides."""
 
 
 def _alike(call: tuple[Any, ...]) -> Hashable:
     """A key that calls which are checked, compiled and asked for alike have in common; None if all sizes matter.
 
-    That is the case with masks in tensors, with a limit of memory, and where limits may leave out no pair.
+    That is the case with a limit of memory, and where limits may leave out no pair.
     """
-    (query, key, value), kinds, window, workspace = call[:3], call[10], call[14], call[17]
+    (query, key, value), strides, kinds, window, workspace = call[:3], call[3:6], call[10], call[14], call[17]
     n_q, n_k = query[-2], key[-2]
-    if kinds is not None or workspace is not None or not n_q or not n_k or value[-2] != n_k:
+    masks_of = None if kinds is None else _masks_alike(kinds, n_q, n_k)
+    if masks_of is False or workspace is not None or not n_q or not n_k or value[-2] != n_k:
         return None
     if window is not None and not all(each is None or each < LONG for each in window):
         return None
-    lengths = [((n - 1).bit_length(), n % EVEN == 0) for n in (n_q, n_k)]
-    widths = query[:-2], query[-1], key[:-2], key[-1], value[:-2], value[-1]
-    return *widths, n_q == n_k, *lengths, *call[6:]
+    widths = query[:-2], query[-1], key[:-2], key[-1], value[:-2], value[-1], *(each[-1] for each in strides)
+    return *widths, n_q == n_k, length_class(n_q), length_class(n_k), *call[6:10], masks_of, *call[11:]
+
+
+def _masks_alike(kinds: tuple[Any, ...], n_q: int, n_k: int) -> Hashable:
+    """Facts of masks and sinks, alike for all numbers of tokens and sequences; False if they may be refused."""
+    *of_masks, sinks = kinds
+    found: list[Hashable] = [sinks]
+    for kind, n in zip(of_masks, (None, n_k, n_q), strict=True):  # starts of any number of sequences
+        if kind is None:
+            found.append(None)
+            continue
+        several, said = ((kind,), ()) if isinstance(kind[0], torch.Size) else (kind[2:], kind[:2])
+        shape = several[0][0]
+        if len(shape) != (1 if n is None else 2) or any(each[0] != shape for each in several):
+            return False
+        if shape[-1] < 2 if n is None else shape[-1] != n:
+            return False
+        found.append((said, shape[:-1], *((stride[-1], dtype) for _, stride, dtype in several)))
+    return tuple(found)
 
 
 def ranged(query: Tensor, key: Tensor, asked: Asked, masks_of: dict[str, Any]) -> Asked:
@@ -222,6 +300,7 @@ def compile_for(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None,
     with suppress(torch.OutOfMemoryError), torch.no_grad(), compiling.together():
         out, L = operators.without_notes(Q, K, V, sinks if BEGIN_WITH_SINKS else None, *asked)
         if learning:
+            compiling.let_through()
             operators.gradients_without_notes(
                 out, None, Q, K, V, out, L, sinks if BEGIN_WITH_SINKS and taught else None, *asked
             )
@@ -245,7 +324,7 @@ def attention(
     if masks_of is not None and any(each is not None for each in masks_of.values()):
         alone = _alone(Q, K, masks_of) if sinks is None or BEGIN_WITH_SINKS else None
         asked = ranged(query, key, asked, masks_of) if alone is None else asked
-    lse, known = None, known if sinks is asked.first is alone is None else None
+    lse = None
     learning = Q.requires_grad or K.requires_grad or V.requires_grad or (sinks is not None and sinks.requires_grad)
     if learning and torch.is_grad_enabled():
         out, lse = _Passes.apply(Q, K, V, sinks, return_lse, asked, known, alone)
@@ -253,6 +332,19 @@ def attention(
         out, L, _ = _forward(Q, K, V, sinks, asked, known, alone)
         lse = numbers_from(L, Q, K.shape[1]) if return_lse else None
     return out if Q is query else out.reshape(*query.shape[:-1], value.shape[-1]), lse
+
+
+def _made(
+    known: Known | None,
+    way: Way,
+    function: Callable[..., Any],
+    inputs: Sequence[Tensor | None],
+    rest: tuple[Any, ...],
+) -> tuple[Any, ...]:
+    """The results of a pass: of one that is known, if it is; arguments as of `recorded.made`."""
+    again = None if known is None else known.ready(way, function, inputs, rest)
+    found = None if again is None else again.if_room(inputs)
+    return recorded.made(function, inputs, rest) if found is None else found
 
 
 def _forward(
@@ -265,37 +357,17 @@ def _forward(
     alone: Alone | None,
 ) -> tuple[Tensor, Tensor, Asked]:
     """O and L by kernels, those that are known if some are, and the arguments with ranges."""
-    if alone is not None:
-        out, L, first, end = recorded.made(_with_ranges, (query, key, value, sinks, *alone), asked[2:])
-        return out, L, asked._replace(first=first, end=end, left=None, right=None, at_end=False)
-    if known is None:
-        return *forward(query, key, value, sinks, asked), asked
-    given = query, key, value, None, None, None
-    if known.forward is None:
-        known.forward = recorded.ready(operators.without_notes, given, asked[2:])
-    if known.forward is not None and (found := known.forward.if_room(given)) is not None:
-        out, L = found
+    if alone is None:
+        function = operators.without_notes if sinks is None or BEGIN_WITH_SINKS else afterwards
+        inputs = query, key, value, sinks, asked.first, asked.end
+        out, L = _made(known, FORWARD, function, inputs, asked[2:])
         return out, L, asked
-    return *forward(query, key, value, None, asked), asked
-
-
-def _backward(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, L: Tensor, known: Known
-) -> Sequence[Tensor]:
-    """Gradients by kernels that are known for this gradient of O, if some are."""
-    given, kind = (grad, None, query, key, value, out, L, None, None, None), (grad.stride(), grad.dtype)
-    again = known.backward.get(kind)
-    if again is None:
-        again = recorded.ready(operators.gradients_without_notes, given, known.asked[2:])
-        if again is not None and len(known.backward) < MOST_GRADIENTS:
-            known.backward[kind] = again
-    if again is not None and (found := again.if_room(given)) is not None:
-        return found
-    return operators.backward(grad, query, key, value, out, L, known.asked)
+    out, L, first, end = _made(known, FORWARD, _with_ranges, (query, key, value, sinks, *alone), asked[2:])
+    return out, L, asked._replace(first=first, end=end, left=None, right=None, at_end=False)
 
 
 MOST_GRADIENTS = 16
-"""Kinds of gradients that are kept for the calls of some sizes."""
+"""Passes that are kept for the calls of some sizes."""
 
 
 class _Passes(torch.autograd.Function):
@@ -314,48 +386,34 @@ class _Passes(torch.autograd.Function):
         alone: Alone | None,
     ) -> tuple[Tensor, Tensor | None]:
         out, L, asked = _forward(query, key, value, sinks, asked, known, alone)
-        ctx.known, ctx.asked = known, asked[2:]
-        if known is None:
-            ctx.save_for_backward(query, key, value, out, L, sinks, asked.first, asked.end)
-        else:
-            ctx.save_for_backward(query, key, value, out, L)
+        ctx.known, ctx.rest = known, asked[2:]
+        ctx.save_for_backward(query, key, value, out, L, sinks, asked.first, asked.end)
         ctx.set_materialize_grads(False)
+        if known is not None:  # the thread of gradients has to wake up, and its caches are cold
+            taught = sinks if BEGIN_WITH_SINKS and ctx.needs_input_grad[3] else None
+            inputs = out, None, query, key, value, out, L, taught, asked.first, asked.end
+            known.prepare(Way.back(out, None, taught), inputs)
         return out, numbers_from(L, query, key.shape[1]) if return_lse else None
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
-        query, key, value, out, L, *others = ctx.saved_tensors
-        needed, known = ctx.needs_input_grad, ctx.known
         if grad is None and grad_lse is None:
             return (None,) * 8
+        query, key, value, out, L, sinks, *ranges = ctx.saved_tensors
+        needed, kv_heads = ctx.needs_input_grad, key.shape[1]
         dO = torch.zeros_like(out) if grad is None else grad
-        learning = not torch.is_grad_enabled() and plain(dO)
-        if known is not None and grad_lse is None and learning:
-            dQ, dK, dV = _backward(dO, query, key, value, out, L, known)
-            return (
-                dQ if needed[0] else None,
-                dK if needed[1] else None,
-                dV if needed[2] else None,
-                None,
-                None,
-                None,
-                None,
-                None,
-            )
-        sinks, *ranges = others or (None,) * 3
-        asked, kv_heads, of_sinks = Asked(*ranges, *ctx.asked), key.shape[1], None
-        made: Sequence[Tensor | None] = (None,) * 3
-        if any(needed[:3]) and learning and (grad_lse is None or plain(grad_lse)):
+        made, of_sinks = list[Tensor | None](), None
+        if any(needed[:3]) and not torch.is_grad_enabled() and plain(dO) and (grad_lse is None or plain(grad_lse)):
             grad_L = None if grad_lse is None else numbers_of(grad_lse * log2(e), kv_heads)
-            x = dO, query, key, value, out, L
-            if needed[3]:
-                *made, of_sinks = backward(*x, sinks, asked, grad_L)
-            else:
-                made = operators.backward(*x, asked, grad_L)
+            taught = sinks if BEGIN_WITH_SINKS and needed[3] else None
+            inputs = dO, grad_L, query, key, value, out, L, taught, *ranges
+            way = Way.back(dO, grad_L, taught)
+            made += _made(ctx.known, way, operators.gradients_without_notes, inputs, ctx.rest)
+            of_sinks = made[3] if taught is not None else None
         elif any(needed[:3]):
-            given = dO, grad_lse, query, key, value, out, numbers_from(L, query, kv_heads), *asked
-            made = torch.ops.pebblesim.attention_backward(*given)
+            given = dO, grad_lse, query, key, value, out, numbers_from(L, query, kv_heads), *ranges, *ctx.rest
+            made += torch.ops.pebblesim.attention_backward(*given)
         if needed[3] and of_sinks is None:
             of_sinks = from_definition(grad, grad_lse, out, numbers_from(L, query, kv_heads), sinks)
-        wanted = (each if needs else None for each, needs in zip(made, needed, strict=False))
+        wanted = (each if needs else None for each, needs in zip(made[:3] or (None,) * 3, needed, strict=False))
         return *wanted, of_sinks, None, None, None, None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from math import log
 from pathlib import Path
@@ -103,17 +103,12 @@ class Forecast(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A kernel for some lengths, whether its tiles divide them, bytes of its tables; 0, as all heads are at once."""
+    """A kernel for some lengths, whether its tiles divide them, bytes of its tables; None, as no pass is cut."""
 
     forecast: Forecast
     even: bool
     bytes: int
-    shared: int = 0
-
-
-def part_of(pattern: Any, shared: int) -> Any:
-    """The pattern of some of the heads that share keys, as `planning.part_of`."""
-    return pattern._replace(mask=pattern.mask and replace(pattern.mask, rows=shared), shared=shared)
+    cut: None = None
 
 
 @cache

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from pebblesim.kernels import releases
+from pebblesim.operator import compiling
 from pebblesim.operator.boxes import Described, start_of
-from pebblesim.operator.compiling import compiled_only
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.symbols import Number, Untraced
 from pebblesim.operator.tape import notes
@@ -144,8 +144,9 @@ class Kernel:
                 raise Untraced
             written.launched(made, grid, arguments)
             return
-        if compiled_only():
+        if compiling.compiled_only():
             if made is None:
+                compiling.begin().result()
                 self._kernel.run(*map(for_triton, arguments), grid=grid, warmup=True, **options)
             return
         if made is None:

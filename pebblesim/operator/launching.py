@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -20,13 +21,14 @@ from pebblesim.kernels.sinks import SINKS
 from pebblesim.kernels.triton import FAR, SHIFTED
 from pebblesim.operator import layout
 from pebblesim.operator.boxes import MAKERS, gluon_lost, remembered
+from pebblesim.operator.cuts import Cut
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launch import Kernel, Torch, Triton
 from pebblesim.operator.layout import fits, fitted, room_for
 from pebblesim.operator.once import warn_once
 from pebblesim.operator.pattern import Pattern
-from pebblesim.operator.planning import CARD, ROOM, Choice, Dims, chosen, chosen_for_latent, part_of
-from pebblesim.operator.symbols import Untraced
+from pebblesim.operator.planning import CARD, ROOM, Choice, Dims, chosen, chosen_for_latent
+from pebblesim.operator.symbols import Untraced, plain
 from pebblesim.operator.tape import notes
 from pebblesim.operator.texts import written
 
@@ -98,8 +100,8 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
     made = {name: each if fits(each) else room_for(each, each.shape[-1]) for name, each in results.items()}
     choice, module, names, taken = _prepared(way, given, made, setting)
     batch, kv_heads = given["K"].shape[:2]
-    if choice.shared:
-        return _by_query_heads(given, results, setting, choice.shared)
+    if choice.cut is not None:
+        return _in_parts(given, results, setting, choice.cut)
     rows, parts = None, _parts(batch, kv_heads, batch * kv_heads // choice.forecast.rounds)
     for part in parts:
         some, room = taken, made
@@ -114,22 +116,26 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
     return rows
 
 
-def _by_query_heads(given: dict[str, Any], results: dict[str, Any], setting: Setting, at_once: int) -> Any:
-    """Compute a forward pass for so many heads at a time of those that share keys, and return L of all."""
-    (batch, kv_heads, _, _), shared, (O,) = given["K"].shape, setting.pattern.shared, results.values()
-    own = setting._replace(pattern=part_of(setting.pattern, at_once))
-    lse, n = None, given["Q"].shape[2]
-    for head in range(kv_heads):
-        for first in range(0, shared, at_once):
-            heads = slice(head * shared + first, head * shared + first + at_once)
-            some = {name: each[:, head : head + 1] if name in ("K", "V") else each for name, each in given.items()}
-            some |= {name: given[name][:, heads] for name in ("Q", SINKS) if name in given}
-            L = compute("forward", some, {"O": O[:, heads]}, own)
+def _in_parts(given: dict[str, Any], results: dict[str, Any], setting: Setting, cut: Cut) -> Any:
+    """Compute a forward pass in parts, one after the other, and return L."""
+    (batch, kv_heads, n_k, _), (pattern, n) = given["K"].shape, (setting.pattern, given["Q"].shape[2])
+    lse, own = None, setting._replace(pattern=cut.pattern(pattern))
+    spans = [*zip(cut.spans, cut.keys(pattern, n_k), strict=True)]
+    for at_once in _parts(batch, kv_heads, cut.kv_heads):
+        of_heads, made = (_of_part(each, at_once, pattern.shared, kv_heads) for each in (given, results))
+        for first, (queries, keys) in product(range(0, pattern.shared, cut.heads), spans):
+            heads = slice(first, first + cut.heads) if cut.heads < pattern.shared else slice(None)
+            some = {name: each[:, :, :keys] if name in ("K", "V") else each for name, each in of_heads.items()}
+            some["Q"] = of_heads["Q"][:, heads, queries]
+            if SINKS in given:
+                some[SINKS] = of_heads[SINKS][:, heads]
+            L = compute("forward", some, {"O": made["O"][:, heads, queries]}, own)
             if lse is None:
-                lse = fresh(L.new_empty((batch, kv_heads, n, shared)))
-            lse[:, head, :, first : first + at_once].copy_(L.view(batch, n, at_once))
+                lse = fresh(L.new_empty((batch, kv_heads, n, pattern.shared)))
+            there = lse[*at_once, queries, first : first + cut.heads]
+            there.copy_(L.view(there.shape))
     assert lse is not None
-    return lse.view(batch * kv_heads, n * shared)
+    return lse.view(batch * kv_heads, n * pattern.shared)
 
 
 def _launched(module: Any, names: tuple[str, ...], given: dict[str, Any], room: dict[str, Any]) -> Any:
@@ -264,27 +270,23 @@ def fitting(
 ) -> Choice:
     """The kernels for these sizes whose tables fit into the workspace and, if none is given, into the free memory."""
     card, room, here = card_of(device), ROOM if workspace is None else workspace, _here(pattern)
-    if (written := notes()) is not None and written.dry:
-        return _for_lengths(chosen.__wrapped__(way, dims, heads, dtype, here, room, card))
-    choice = chosen(way, dims, heads, dtype, here, room, card)
-    if here != pattern:
+    written = notes()
+    dry = written is not None and written.dry
+    choose = chosen.__wrapped__ if dry else chosen
+    choice = choose(way, dims, heads, dtype, here, room, card)
+    if here != pattern and not dry:
         say_lost(way, chosen(way, dims, heads, dtype, pattern, room, card), choice)
     if workspace is not None or choice.bytes <= LEAST_ROOM or torch.cuda.is_current_stream_capturing():
         return choice
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     free, room = torch.cuda.mem_get_info(device)[0] + kept, ROOM
-    if choice.bytes > free and (written := notes()) is not None:
-        written.other = True  # kernels for this moment are not those to be launched again
+    if written is not None and plain(choice.bytes) > free:  # kernels for this moment are not to be launched again
+        if dry:
+            raise Untraced
+        written.other = True
     while choice.bytes > free and room > LEAST_ROOM:
         room //= 2
         choice = chosen(way, dims, heads, dtype, here, room, card)
-    return choice
-
-
-def _for_lengths(choice: Choice) -> Choice:
-    """Kernels that were chosen for symbols of lengths, if they do not ask for the memory that is free now."""
-    if choice.bytes > LEAST_ROOM:
-        raise Untraced
     return choice
 
 

@@ -19,7 +19,7 @@ from pebblesim.operator.layout import BYTES
 from pebblesim.operator.masks import promise
 from pebblesim.operator.shadows import LENGTHS, Traced, traced
 from pebblesim.operator.symbols import Script, Untraced
-from pebblesim.operator.tape import Made, View
+from pebblesim.operator.tape import Made, Step, View, read
 
 EVEN = 256
 """Tokens that a length is a multiple of if all tiles divide it."""
@@ -36,31 +36,40 @@ LITTLE = 2**26
 Results = tuple[Any, ...]
 
 
-def parted(sizes: tuple[Any, ...]) -> tuple[Hashable, list[int]]:
-    """The kind of a pass, which is alike for many lengths, and the values of its symbols.
+def kind_of(sizes: tuple[Any, ...]) -> Hashable:
+    """The kind of a pass, which is alike for many lengths.
 
     `sizes`: as of `recorded.sizes_of`.
     """
     way, device, rest, *tensors = sizes
-    kind, symbols, lengths = [way, device, rest], list[int](), dict[int, None]()
+    kind, lengths = [way, device, rest], dict[int, None]()
     for each in tensors:
         if each is None:
             kind.append(None)
             continue
         shape, stride, dtype = each
+        long = LENGTHS.get(len(shape), ())
         if len(shape) == 4:
-            batch, heads, n, d = shape
-            symbols.append(n)
-            lengths[n] = None
-            kind += (batch, heads, d, dtype)
-        else:
-            long = LENGTHS.get(len(shape), ())
-            symbols += [shape[at] for at in long]
-            kind += [dtype, *(None if at in long else length for at, length in enumerate(shape))]
-        symbols += stride[:-1]
-        kind += stride[-1:]
-    kind += [((n - 1).bit_length(), n % EVEN == 0, n % GROUP == 0) for n in lengths]
-    return tuple(kind), symbols
+            lengths[shape[2]] = None
+        kind += [dtype, *(None if at in long else length for at, length in enumerate(shape)), *stride[-1:]]
+    kind += [length_class(n) for n in lengths]
+    return tuple(kind)
+
+
+def length_class(n: int) -> Hashable:
+    """Facts of a length that kernels are chosen and compiled by."""
+    return (n - 1).bit_length(), n % EVEN == 0, n % GROUP == 0
+
+
+def symbols_of(inputs: Sequence[Tensor | None]) -> list[int]:
+    """The values of the symbols of a pass, in the order of `Shadow.of`."""
+    symbols = list[int]()
+    for each in inputs:
+        if each is not None:
+            shape, stride = each.shape, each.stride()
+            symbols += [shape[at] for at in LENGTHS.get(len(shape), ())]
+            symbols += stride[:-1]
+    return symbols
 
 
 class Kind:
@@ -77,6 +86,7 @@ class Kind:
         script = Script()
         with traced(inputs, script) as (written, shadows):
             results = [None if each is None else each.view_of for each in function(*shadows, *rest)]
+        self._alike = tuple(written.alike.items())
         self._inputs = [slot for slot, each in enumerate(inputs) if each is not None]
         self._device = next(each for each in inputs if each is not None).device
         self._several = several = _commands(written, by, self._device)
@@ -90,43 +100,41 @@ class Kind:
         for each in results:
             if each is not None and each.slot in whole and each.shape.numel() == whole[each.slot][0].numel():
                 whole[each.slot] = each.shape, each.stride
-        ends = [*accumulate(map(_bytes, rest_of), initial=0)]
-        if ends[-1] > LITTLE:
-            raise Untraced
         memory = tuple((each.slot, *whole[each.slot]) for each in alone)
-        begins = tuple((each.slot, begin) for each, begin in zip(rest_of, ends, strict=False))
+        rooms = _rooms(rest_of, written.steps)
         views = tuple(None if each is None else _short(each, whole) for each in results)
         holds = tuple(_short(each, whole) for each in promised)
-        self._find = script.function((several.form, memory, (ends[-1] // 4, begins), views, holds))
+        self._find = script.function((several.form, memory, rooms, views, holds))
         self._slots = [None] * (written.slots - len(inputs)), [0] * (written.slots - len(inputs))
         self._stream_of = torch._C._cuda_getCurrentRawStream
 
     def of(self, symbols: Sequence[int]) -> Found | None:
         """The pass for other values of its symbols; None if some decision is another one."""
         form = self._find(symbols)
-        return None if form is None else Found(self, form)
+        return None if form is None else Found(self, (self._several.of(form[0]), *form[1:]))
 
     def make(self, inputs: Sequence[Tensor | None], form: Any) -> Results | None:
-        """Make the pass; None if the inputs are at other multiples of bytes."""
+        """Make the pass; None if the inputs are at other multiples of bytes, or other ones begin at one address."""
         together, places = 0, [0] * len(inputs)
         for slot in self._inputs:
             places[slot] = address = inputs[slot].data_ptr()  # type: ignore[union-attr]
             together |= address
         if together % BYTES:
             return None
+        for (one, other), alike in self._alike:
+            if (places[one] == places[other]) is not alike:
+                return None
         made, nowhere = self._slots
         tensors: list[Any] = [*inputs, *made]
         places += nowhere
-        commands, memory, (words, begins), views, holds = form
+        commands, memory, (rooms, begins), views, holds = form
         for (slot, shape, stride), dtype in zip(memory, self._types, strict=True):
             tensors[slot] = new = fresh(torch.empty_strided(shape, stride, dtype=dtype, device=self._device))
             places[slot] = new.data_ptr()
-        if words:
-            room = fresh(torch.empty(words, dtype=torch.float32, device=self._device))
-            address = room.data_ptr()
-            for slot, begin in begins:
-                places[slot] = address + begin
-        self._several(tensors, places, self._stream_of(self._device.index or 0), commands)
+        there = [fresh(torch.empty(words, dtype=torch.float32, device=self._device)) for words in rooms]
+        for slot, room, begin in begins:
+            places[slot] = there[room].data_ptr() + begin
+        self._several(places, self._stream_of(self._device.index or 0), commands)
         for each, sentence in zip(holds, self._sentences, strict=True):
             _assert(_tensor(tensors, each), sentence)
         return tuple([None if each is None else _tensor(tensors, each) for each in views])
@@ -167,9 +175,31 @@ def _commands(written: Traced, by: Driver, device: torch.device) -> Direct:
     for step in [*written.steps]:
         if not isinstance(step, Made) and not several.add(step):
             raise Untraced
-    if not several.close():
-        raise Untraced
+    several.close()
+    several.plain()  # raises Untraced where the driver takes no descriptor
     return several
+
+
+def _rooms(made: Sequence[Made], steps: Sequence[Step]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Memory for what only the steps need: words of its pieces; and for each slot its piece, and bytes to its begin.
+
+    What is made after the last step that needs other memory takes its place. All is in one piece if it is little.
+    """
+    used: dict[int, list[int]] = {}
+    for at, step in enumerate(steps):
+        for slot in read(step):
+            used.setdefault(slot, []).append(at)
+    rooms, taken = list[tuple[Any, int]](), list[tuple[int, int]]()  # bytes, and the last step that needs them
+    for each in made:
+        times, size = used.get(each.slot, [0, len(steps)]), _bytes(each)
+        free = (at for at, (room, last) in enumerate(rooms) if last < times[0] and size <= room)
+        at = next(free, len(rooms))
+        rooms[at : at + 1] = [(size if at == len(rooms) else rooms[at][0], times[-1])]
+        taken.append((each.slot, at))
+    ends = [*accumulate((size for size, _ in rooms), initial=0)]
+    if ends[-1] > LITTLE:
+        return tuple(size // 4 for size, _ in rooms), tuple((slot, at, 0) for slot, at in taken)
+    return (ends[-1] // 4,) if rooms else (), tuple((slot, 0, ends[at]) for slot, at in taken)
 
 
 def _bytes(step: Made) -> Any:

@@ -1,7 +1,8 @@
 """Attention with a bias that is added to scores: pebblesim::attention_with_bias and its backward operator.
 
 The bias is (outer, inner, heads, n_q, n_k), as `bias` has it, where each of these may be 1: batch b has that of group
-⌊b / inner⌋ and place b mod inner. Its gradient has the same shape, summed over what shares an entry.
+⌊b / inner⌋ and place b mod inner. Its gradient has the same shape, summed over what shares an entry. `left_out`,
+booleans (batch, n_k), are keys that no query of a batch attends to: they make no table of pairs for each batch.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from pebblesim.operator.operators import fake, no_second
 LIMITS = "SymInt inner, SymInt? left, SymInt? right, bool at_end, float scale"
 WITH_BIAS, BACKWARD = "pebblesim::attention_with_bias", "pebblesim::attention_with_bias_backward"
 
-torch.library.define(WITH_BIAS, f"(Tensor query, Tensor key, Tensor value, Tensor bias, {LIMITS}) -> (Tensor, Tensor)")
+torch.library.define(
+    WITH_BIAS, f"(Tensor query, Tensor key, Tensor value, Tensor bias, Tensor? left_out, {LIMITS}) -> (Tensor, Tensor)"
+)
 torch.library.define(
     BACKWARD,
     "(Tensor grad, Tensor? grad_lse, Tensor query, Tensor key, Tensor value, Tensor bias, Tensor out, Tensor lse, "
-    f"bool of_bias, {LIMITS}) -> (Tensor, Tensor, Tensor, Tensor)",
+    f"Tensor? left_out, bool of_bias, {LIMITS}) -> (Tensor, Tensor, Tensor, Tensor)",
 )
 
 
@@ -89,9 +92,11 @@ def _room_for_dB(bias: Tensor, of_bias: bool) -> Tensor:
     return fresh(bias.new_empty(bias.shape if of_bias else (0,) * 5))
 
 
-def _by_definition(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, *limits: Any) -> tuple[Tensor, Tensor]:
+def _by_definition(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, left_out: Tensor | None, *limits: Any
+) -> tuple[Tensor, Tensor]:
     check_forward_mode()
-    out, lse = definition.forward(query, key, value, *_pairs(query, key, bias, Limits(*limits)))
+    out, lse = definition.forward(query, key, value, *_pairs(query, key, bias, left_out, Limits(*limits)))
     return in_order(out, query), lse
 
 
@@ -104,12 +109,13 @@ def _gradients_by_definition(
     bias: Tensor,
     out: Tensor,
     lse: Tensor,
+    left_out: Tensor | None,
     of_bias: bool,
     *limits: Any,
 ) -> tuple[Tensor, ...]:
     check_forward_mode()
     asked = Limits(*limits)
-    pairs = _pairs(query, key, bias, asked)
+    pairs = _pairs(query, key, bias, left_out, asked)
     *made, dS = definition.backward(grad, grad_lse, query, key, value, out, lse, *pairs)
     dB = _room_for_dB(bias, of_bias)
     if of_bias:
@@ -121,19 +127,53 @@ def _groups(query: Tensor, asked: Limits) -> int:
     return query.shape[0] // asked.inner if query.shape[0] else 0
 
 
-def _pairs(query: Tensor, key: Tensor, bias: Tensor, asked: Limits) -> tuple[float, float, Tensor | None, Tensor]:
+def _pairs(
+    query: Tensor, key: Tensor, bias: Tensor, left_out: Tensor | None, asked: Limits
+) -> tuple[float, float, Tensor | None, Tensor]:
     """The scale, no cap, the allowed pairs, and the bias of all batches, as the definition takes them."""
     whole = bias.expand(_groups(query, asked), asked.inner, *bias.shape[2:]).flatten(0, 1)
     limits = Asked(None, None, asked.left, asked.right, asked.at_end, asked.scale, 0.0, None, False)
-    return asked.scale, 0.0, definition.allowed(query, key, limits), whole
+    seen = definition.allowed(query, key, limits)
+    if left_out is not None:
+        kept = ~left_out[:, None, None]
+        seen = kept if seen is None else seen & kept
+    return asked.scale, 0.0, seen, whole
 
 
-def _on_gpu(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, *limits: Any) -> tuple[Tensor, Tensor]:
-    return forward(query, key, value, bias, Limits(*limits))
+def _on_gpu(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, left_out: Tensor | None, *limits: Any
+) -> tuple[Tensor, Tensor]:
+    if left_out is None:
+        return forward(query, key, value, bias, Limits(*limits))
+    check_forward_mode()
+    out, lse = recorded.made(leaving_out_without_notes, (query, key, value, bias, left_out), limits)
+    return out, lse
+
+
+def leaving_out_without_notes(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, left_out: Tensor, *limits: Any
+) -> tuple[Tensor, Tensor]:
+    """As `biased_without_notes`, with keys that batches leave out."""
+    wide = kernels.with_columns(query, key, left_out, Limits(*limits).scale, False)
+    return biased_without_notes(*wide, value, bias, *limits)
 
 
 def _gradients_on_gpu(*given: Any) -> tuple[Tensor, ...]:
-    return backward(given[:8], given[8], Limits(*given[9:]))
+    *tensors, left_out, of_bias = given[:10]
+    if left_out is None:
+        return backward(tuple(tensors), of_bias, Limits(*given[10:]))
+    check_forward_mode()
+    return recorded.made(gradients_of_leaving_out_without_notes, (*tensors, left_out), given[9:])
+
+
+def gradients_of_leaving_out_without_notes(*given: Any) -> tuple[Tensor, ...]:
+    """As `gradients_of_biased_without_notes`, with keys that batches leave out behind O and L."""
+    *tensors, left_out = given[:9]
+    query, key = tensors[2:4]
+    tensors[2:4] = kernels.with_columns(query, key, left_out, Limits(*given[10:]).scale, True)
+    dQ, dK, *others = gradients_of_biased_without_notes(*tensors, *given[9:])
+    dQ, dK = (in_order(each[..., : like.shape[-1]], like) for each, like in ((dQ, query), (dK, key)))
+    return dQ, dK, *others
 
 
 torch.library.impl(WITH_BIAS, "CUDA", _on_gpu)
@@ -143,7 +183,9 @@ torch.library.impl(BACKWARD, "CPU", _gradients_by_definition)
 
 
 @torch.library.register_fake(WITH_BIAS)
-def _fake(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, *limits: Any) -> tuple[Tensor, Tensor]:
+def _fake(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, left_out: Tensor | None, *limits: Any
+) -> tuple[Tensor, Tensor]:
     return fake(query, key, value)
 
 
@@ -157,6 +199,7 @@ def _fake_gradients(
     bias: Tensor,
     out: Tensor,
     lse: Tensor,
+    left_out: Tensor | None,
     of_bias: bool,
     *limits: Any,
 ) -> tuple[Tensor, ...]:
@@ -166,20 +209,20 @@ def _fake_gradients(
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, ctx.limits = *inputs[:4], inputs[4:]
+    *tensors, ctx.limits = *inputs[:5], inputs[5:]
     ctx.save_for_backward(*tensors, *output)
     ctx.set_materialize_grads(False)
 
 
 def _gradients(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
     if grad is None and grad_lse is None:
-        return (None,) * 9
-    *tensors, out, lse = ctx.saved_tensors
+        return (None,) * 10
+    *tensors, left_out, out, lse = ctx.saved_tensors
     grad = torch.zeros_like(out) if grad is None else grad
-    of_bias = ctx.needs_input_grad[3]
-    made = torch.ops.pebblesim.attention_with_bias_backward(grad, grad_lse, *tensors, out, lse, of_bias, *ctx.limits)
+    rest = left_out, ctx.needs_input_grad[3], *ctx.limits
+    made = torch.ops.pebblesim.attention_with_bias_backward(grad, grad_lse, *tensors, out, lse, *rest)
     wanted = (each if needed else None for each, needed in zip(made, ctx.needs_input_grad, strict=False))
-    return *wanted, *(None,) * 5
+    return *wanted, *(None,) * 6
 
 
 torch.library.register_autograd(WITH_BIAS, _gradients, setup_context=_keep)

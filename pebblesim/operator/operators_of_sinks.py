@@ -55,11 +55,12 @@ def forward(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, ask
     if sinks is None or BEGIN_WITH_SINKS:
         return operators.forward(query, key, value, asked, sinks)
     first, end, *rest = asked
-    out, L = recorded.made(_afterwards, (query, key, value, sinks, first, end), tuple(rest))
+    out, L = recorded.made(afterwards, (query, key, value, sinks, first, end), tuple(rest))
     return out, L
 
 
-def _afterwards(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+def afterwards(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """As `operators.without_notes`, by kernels without sinks."""
     kv_heads = key.shape[1]
     out, L = operators.without_notes(query, key, value, None, *rest)
     return out, numbers_of(add_sinks(out, numbers_from(L, query, kv_heads), sinks), kv_heads)

@@ -21,6 +21,7 @@ from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
 from pebblesim.launches.launches import launches
+from pebblesim.operator.cuts import UNIT, Cut, cuts
 from pebblesim.operator.pattern import Pattern, band_of, limits
 from pebblesim.operator.sizes import (
     check_flag,
@@ -66,13 +67,13 @@ class Choice:
         forecast: their tiles, and their time for the lengths they were chosen for.
         even: whether their tiles divide these lengths.
         bytes: bytes of the tables that they keep for all heads that are computed at once.
-        shared: query heads that are computed at once of those that share keys; 0 if all are.
+        cut: the parts of a forward pass that are computed one after the other; None if it is computed as a whole.
     """
 
     forecast: Forecast
     even: bool
     bytes: int
-    shared: int = 0
+    cut: Cut | None = None
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class KernelPlan:
         lost: forecasts of the kernels of both passes that would be used if Gluon ran with the Triton here; None if it
             does, or the card has no use for it, or there is no Triton.
         without_keys: queries of each head that see no key, and are not computed.
-        shared: query heads that the forward pass computes at once, of those that share keys.
+        cut: the parts of the forward pass that are computed one after the other; None if it is computed as a whole.
         sinks: words of 16 bits that sinks move besides, in the forward pass and for their gradient; None without sinks.
     """
 
@@ -118,7 +119,7 @@ class KernelPlan:
     triton: str | None
     lost: tuple[Forecast, Forecast] | None
     without_keys: int = 0
-    shared: int = 1
+    cut: Cut | None = None
     sinks: tuple[int, int] | None = None
 
     def __str__(self) -> str:
@@ -144,8 +145,8 @@ class KernelPlan:
                 time = self._time(other, " ") or f" {other.seconds / best.seconds:.2f} times as long"
                 line += f"; {other.tiling.schedule} would take{time}, limited by {other.binds}"
             lines.append(line)
-            if way == "forward" and self.shared < shared:
-                lines.append(f"  {self.shared:,} of the {shared:,} heads that share keys at a time")
+            if way == "forward" and self.cut is not None:
+                lines.append(f"  {self.cut.said(shared)}")
             if taken or best.seconds > free.seconds:
                 lines.append(f"  tables: {taken / 2**20:,.0f} MiB, and they may take {self.workspace / 2**20:,.0f} MiB")
             if best.seconds > free.seconds:
@@ -244,15 +245,15 @@ def plan(
         lacking = (chosen(way, key, heads, dtype, pattern, room, rates) for way in PROBLEM)
         lost = [_first_at(each, dims, rates, dtype, heads, pattern) for each in lacking]
         pattern = pattern._replace(gluon=False)
-    ranked, tables, unlimited, unlimited_tables, lengths, at_once = [], [], [], [], [], shared
+    ranked, tables, unlimited, unlimited_tables, lengths, cut = [], [], [], [], [], None
     for way in PROBLEM:
         best = chosen(way, key, heads, dtype, pattern, room, rates)
         free = chosen(way, key, heads, dtype, pattern, None, rates)
         rounded, found = ranked_for(way, key, heads, dtype, pattern, room, rates)
-        rest = (each for each in found if best.shared or each.tiling != best.forecast.tiling)
+        rest = (each for each in found if best.cut is not None or each.tiling != best.forecast.tiling)
         at_sizes = (_at(each, dims, rates, dtype, heads, pattern) for each in rest)
         ranked.append((_first_at(best, dims, rates, dtype, heads, pattern), *at_sizes))
-        at_once = min(at_once, best.shared or shared)
+        cut = cut or best.cut
         tables.append(best.bytes)
         unlimited.append(_at(free.forecast, dims, rates, dtype, heads, pattern))
         unlimited_tables.append(free.bytes)
@@ -274,7 +275,7 @@ def plan(
         triton,
         (lost[0], lost[1]) if lost else None,
         n - n_q // shared,
-        at_once,
+        cut,
         _words_of_sinks(n * of_queries) if sinks else None,
     )
 
@@ -297,9 +298,11 @@ def _first_at(
     best: Choice, dims: Mapping[str, int], card: cards.Card, dtype: str, heads: int, pattern: Pattern
 ) -> Forecast:
     """The forecast of the kernels that are used, for these sizes: of some heads that share keys at a time."""
-    parts = pattern.shared // (best.shared or pattern.shared)
-    some, alike = {**dims, "n_q": dims["n_q"] // parts}, part_of(pattern, pattern.shared // parts)
-    return _at(best.forecast, some, card, dtype, heads * parts, alike)
+    if best.cut is None:
+        return _at(best.forecast, dims, card, dtype, heads, pattern)
+    some, own, rounds = _part(best.cut, tuple(dims.items()), heads, pattern)
+    made = forecast(best.forecast.tiling, dict(some), card, dtype, best.cut.kv_heads, expected(own.mask))
+    return replace(made, rounds=rounds)
 
 
 def _words_of_sinks(queries: int) -> tuple[int, int]:
@@ -343,29 +346,44 @@ def chosen(
     if room is None or free.bytes <= room:
         return free
     whole = _first(way, _rounded(dims, pattern, STEPS), dims, heads, dtype, pattern, room, card)
-    parts = _by_query_heads(dims, heads, dtype, pattern, room, card) if way == "forward" else ()
-    return min((whole, *parts), key=lambda each: each.forecast.seconds)
+    parts = [*_in_parts(free.bytes // heads, dims, heads, dtype, pattern, room, card)] if way == "forward" else []
+
+    def seconds(one: Choice) -> float:
+        return _first_at(one, dict(dims), card, dtype, heads, pattern).seconds
+
+    return min((whole, *parts), key=seconds) if parts else whole
 
 
-def _by_query_heads(
-    dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int, card: cards.Card
+def _in_parts(
+    tables: int, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int, card: cards.Card
 ) -> Iterator[Choice]:
-    """The kernels of a forward pass that computes some of the heads that share keys at once: it sums nothing over them.
+    """The kernels of a forward pass in parts, which have whole tables where those of all have no room.
 
-    The tables of all may be too large for kernels that have whole ones.
+    `tables`: bytes of those of all heads that share keys.
     """
-    for shared in (each for each in range(pattern.shared - 1, 0, -1) if pattern.shared % each == 0):
-        parts, own = pattern.shared // shared, part_of(pattern, shared)
-        rows = tuple((name, size // parts if name == "n_q" else size) for name, size in dims)
-        alone = _first("forward", _rounded(rows, own, STEPS), rows, 1, dtype, own, room, card)
-        if alone.forecast.rounds == 1:
-            many = replace(alone.forecast, rounds=heads * parts)
-            yield replace(alone, forecast=many, shared=shared)
+    n_q, n_k = dict(dims)["n_q"] // pattern.shared, dict(dims)["n_k"]
+    for cut in cuts(pattern, n_q, n_k, heads, tables, room):
+        some, own, rounds = _part(cut, dims, heads, pattern)
+        alone = _first("forward", _rounded(some, own, 1), some, cut.kv_heads, dtype, own, None, card)
+        _, taken = _of_lengths(alone.forecast.tiling, dims[2:], dtype, own.mask)
+        blocks = {**dict(dims), **alone.forecast.tiling.blocks}
+        rows = ((span.stop - span.start) * cut.heads for span in cut.spans)
+        sizes = zip(rows, cut.keys(pattern, n_k), strict=True)
+        most = cut.kv_heads * max(taken({**blocks, "n_q": n, "n_k": keys}) for n, keys in sizes)
+        if most <= room:
+            yield Choice(replace(alone.forecast, rounds=rounds), alone.even, most, cut)
 
 
-def part_of(pattern: Pattern, shared: int) -> Pattern:
-    """The pattern of some of the heads that share keys."""
-    return pattern._replace(mask=pattern.mask and replace(pattern.mask, rows=shared), shared=shared)
+def _part(cut: Cut, dims: Dims, heads: int, pattern: Pattern) -> tuple[Dims, Pattern, int]:
+    """The sizes of a part of a forward pass that has as many queries and keys as parts have in the mean, its pairs, and
+    the number of parts."""
+    keys, parts = cut.keys(pattern, dict(dims)["n_k"]), len(cut.ends)
+    own = {"n_q": cut.ends[-1] // parts, "n_k": sum(keys) // parts}
+    if parts > 1:
+        own = {name: -(-size // UNIT) * UNIT for name, size in own.items()}
+    own["n_q"] *= cut.heads
+    some = tuple((name, own.get(name, size)) for name, size in dims)
+    return some, cut.pattern(pattern), heads // cut.kv_heads * (pattern.shared // cut.heads) * parts
 
 
 def ranked_for(

@@ -149,7 +149,7 @@ def attention(
         beside = cu_seqlens, key_padding_mask, key_ranges, sinks
         call = eager.call_of(query, key, value, beside, (*options, return_lse))
         if (known := eager.checked(call)) is not None:
-            return _plain(query, key, value, sinks, known.asked, return_lse, known, masks_of)
+            return _plain(query, key, value, sinks, known.family.asked, return_lse, known, masks_of)
     kind = query.dtype if compute_dtype is not None and isinstance(query, Tensor) else None
     checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
     query, key, value = _cast((query, key, value), compute_dtype)

@@ -6,7 +6,8 @@ a second time is noted, and from then on costs the host little. One of sizes tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -14,13 +15,14 @@ import torch
 from torch import Tensor
 
 from pebblesim.operator.boxes import Described
-from pebblesim.operator.direct import Direct, driver
+from pebblesim.operator.direct import Direct, Form, driver
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launch import launch
 from pebblesim.operator.layout import BYTES
-from pebblesim.operator.lengths import ALIGNED, LITTLE, Found, Kind, parted
+from pebblesim.operator.lengths import ALIGNED, LITTLE, Found, Kind, kind_of, symbols_of
 from pebblesim.operator.recent import Recent
-from pebblesim.operator.tape import Done, Launched, Made, Notes, Place, Step, View, noted
+from pebblesim.operator.symbols import Untraced
+from pebblesim.operator.tape import Done, Launched, Made, Notes, Step, View, noted, place_of, read
 
 MOST = 4096
 """Passes that are kept, and sizes that are known."""
@@ -34,6 +36,33 @@ Call = Callable[[Tensors, list[int], int], None]
 """A step, of tensors, their addresses, and the stream."""
 
 
+class Kinds:
+    """Traced passes of a kind, whose decisions differ."""
+
+    def __init__(self, function: Callable[..., Results], rest: tuple[Hashable, ...]) -> None:
+        """Take what is traced: a function of tensors, and of the rest."""
+        self._function, self._rest = function, rest
+        self.traced: list[Kind] | None = []  # None if tracing failed
+
+    def of(self, inputs: Sequence[Tensor | None]) -> Found | None:
+        """The pass for tensors of this kind; None if it is not traced."""
+        known, by, symbols = self.traced, driver(), symbols_of(inputs)
+        if known is None or by is None:
+            return None
+        for each in known:
+            if (found := each.of(symbols)) is not None:
+                return found
+        if len(known) == MOST_OF_KIND:
+            return None
+        try:
+            one = Kind(self._function, inputs, self._rest, by)
+        except Exception:  # Untraced, or of what takes no number or shadow: the pass itself says what is wrong with it
+            self.traced = None
+            return None
+        known.append(one)
+        return one.of(symbols)
+
+
 class Again:
     """A pass, made again with other tensors of its sizes."""
 
@@ -41,7 +70,7 @@ class Again:
         """Take the notes of a pass, what it returns, and the number of the GPU."""
         inputs = len(written.inputs)
         self._there = [slot for slot, each in enumerate(written.inputs) if each is not None]
-        used = {slot for step in written.steps for slot in _read(step)} | {each.slot for each in results if each}
+        used = {slot for step in written.steps for slot in read(step)} | {each.slot for each in results if each}
         steps = [_laid(each, results) for each in written.steps if not isinstance(each, Made) or each.slot in used]
         whole = {at: known[1:3] for at, known in enumerate(written.inputs) if known is not None}
         whole |= {each.slot: (each.shape, each.stride) for each in steps if isinstance(each, Made)}
@@ -78,8 +107,8 @@ class Again:
 
 _KEPT: Recent[Hashable, Again | Found] = Recent(MOST)
 
-_KINDS: Recent[Hashable, list[Kind] | None] = Recent(MOST)
-"""Traced passes by their kind; None if their sizes are noted one by one."""
+_KINDS: Recent[Hashable, Kinds] = Recent(MOST)
+"""Traced passes by their kind."""
 
 MOST_OF_KIND = 8
 """Traced passes of a kind whose decisions differ."""
@@ -111,8 +140,12 @@ def made(function: Callable[..., Results], inputs: Sequence[Tensor | None], rest
         _SEEN[sizes] = True
     unaligned = any(each is not None and each.data_ptr() % BYTES for each in inputs)
     if not again or unaligned or torch.cuda.is_current_stream_capturing():
-        return function(*inputs, *rest)
-    return _noted(function, inputs, rest, sizes)
+        results = function(*inputs, *rest)
+    else:
+        results = _noted(function, inputs, rest, sizes)
+    if (kind := kind_of(sizes)) not in _KINDS:
+        _KINDS[kind] = Kinds(function, rest)  # others of its kind may be traced: its kernels are compiled now
+    return results
 
 
 def ready(
@@ -123,35 +156,19 @@ def ready(
     if sizes is None:
         return None
     known = _KEPT.get(sizes)
-    return _traced(function, inputs, rest, sizes) if known is None else known
+    if known is None and (kinds := _KINDS.get(kind_of(sizes))) is not None:
+        known = kinds.of(inputs)
+        if known is not None:
+            _KEPT[sizes] = known
+    return known
 
 
-def _traced(
-    function: Callable[..., Results], inputs: Sequence[Tensor | None], rest: tuple[Any, ...], sizes: tuple[Any, ...]
-) -> Found | None:
-    """The pass of a kind that was seen before, for these sizes; None of a new one, and where it is not traced."""
-    kind, symbols = parted(sizes)
-    if kind not in _KINDS:
-        _KINDS[kind] = []  # its kernels are compiled now
-        return None
-    known, by = _KINDS[kind], driver()
-    if known is None or by is None:
-        return None
-    for each in known:
-        if (found := each.of(symbols)) is not None:
-            _KEPT[sizes] = found
-            return found
-    if len(known) == MOST_OF_KIND:
-        return None
-    try:
-        one = Kind(function, inputs, rest, by)
-    except Exception:  # Untraced, or of what takes no number or shadow: the pass itself says what is wrong with it
-        _KINDS[kind] = None
-        return None
-    known.append(one)
-    if (found := one.of(symbols)) is not None:
-        _KEPT[sizes] = found
-    return found
+def kinds_of(
+    function: Callable[..., Results], inputs: Sequence[Tensor | None], rest: tuple[Hashable, ...]
+) -> Kinds | None:
+    """The traced passes for such tensors, and for others that are alike but for their lengths and strides."""
+    sizes = sizes_of(function.__name__, inputs, rest)
+    return None if sizes is None else _KINDS.get(kind_of(sizes))
 
 
 def _noted(function: Any, inputs: Sequence[Tensor | None], rest: tuple[Any, ...], sizes: Hashable) -> Results:
@@ -179,29 +196,6 @@ def sizes_of(way: str, tensors: Sequence[Tensor | None], rest: tuple[Any, ...]) 
         return None
     of_each = [None if each is None else (each.shape, each.stride(), each.dtype) for each in tensors]
     return way, first.get_device(), rest, *of_each
-
-
-def _read(step: Step) -> Iterator[int]:
-    """Slots that a step reads or changes."""
-    if isinstance(step, Launched):
-        yield from (each.slot for given in step.arguments if (each := _place(given)) is not None)
-    elif isinstance(step, Done):
-        yield from (each.slot for each in _views((*step.arguments, *step.options.values())))
-
-
-def _views(given: Any) -> Iterator[View]:
-    for each in given:
-        if isinstance(each, View):
-            yield each
-        elif isinstance(each, tuple | list):
-            yield from _views(each)
-
-
-def _place(argument: Any) -> Place | None:
-    """The place of an argument of a kernel; None of a number."""
-    if isinstance(argument, Place):
-        return argument
-    return argument[1] if isinstance(argument, tuple) else None
 
 
 def _laid(step: Step, results: Sequence[View | None]) -> Step:
@@ -234,8 +228,8 @@ def _alone(steps: Sequence[Step], kept: set[int], whole: Whole, inputs: int) -> 
     calls = list[Call]()
     for at, step in enumerate(steps):
         calls.append(_call(step, whole))
-        later = {slot for other in steps[at + 1 :] for slot in _read(other)}
-        gone = [slot for slot in _read(step) if slot >= inputs and slot not in kept | later]
+        later = {slot for other in steps[at + 1 :] for slot in read(other)}
+        gone = [slot for slot in read(step) if slot >= inputs and slot not in kept | later]
         if gone and any(isinstance(other, Made) for other in steps[at + 1 :]):
             calls.append(_freed(gone))
     return calls
@@ -263,18 +257,34 @@ def _together(steps: Sequence[Step], kept: set[int], whole: Whole, written: Note
             continue
         several = Direct(by, written.types, room)
         parts.append(several if several.add(step) else step)
-    if not all(each.close() for each in parts if isinstance(each, Direct)):
+    try:
+        told = [_told(each) if isinstance(each, Direct) else _call(each, whole) for each in parts]
+    except Untraced:
         return []
-    apart = kept | {slot for each in parts if not isinstance(each, Direct) for slot in _read(each)}
+    apart = kept | {slot for each in parts if not isinstance(each, Direct) for slot in read(each)}
     calls = [_call(each, whole) for each in made if each.slot in apart]
     rest = [each for each in made if each.slot not in apart]
     calls += [_in_one(rest)] if rest and little else [_call(each, whole) for each in rest]
-    return calls + [each if isinstance(each, Direct) else _call(each, whole) for each in parts]
+    return calls + told
+
+
+def _told(several: Direct) -> Call:
+    """Commands of the driver as a function.
+
+    Raises:
+        Untraced: the driver does not take one.
+    """
+    several.close()
+    return partial(_by_driver, several, several.plain())
+
+
+def _by_driver(several: Direct, form: Form, tensors: Tensors, places: list[int], stream: int) -> None:
+    several(places, stream, form)
 
 
 def _at_once(steps: Sequence[Step], kept: set[int]) -> bool:
     """Whether all memory is made before some of it is not needed any more."""
-    last = {slot: at for at, step in enumerate(steps) for slot in _read(step)}
+    last = {slot: at for at, step in enumerate(steps) for slot in read(step)}
     made = {step.slot: at for at, step in enumerate(steps) if isinstance(step, Made)}
     return all(last[slot] > max(made.values()) for slot in made if slot in last and slot not in kept)
 
@@ -327,7 +337,7 @@ def _call(step: Step, whole: dict[int, tuple[Any, Any]]) -> Call:
 def _launched(step: Launched) -> Call:
     kernel, grid, arguments = step
     given = [
-        (None, -1, each) if (at := _place(each)) is None else (None if each is at else each[0], *at)
+        (None, -1, each) if (at := place_of(each)) is None else (None if each is at else each[0], *at)
         for each in arguments
     ]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -35,20 +36,27 @@ class Sizes(tuple[Any, ...]):
         return prod(self)
 
 
-class Address(tuple[int, Any]):
+@dataclass(eq=False)
+class Address:
     """A slot, and bytes behind where it begins, which is at a multiple of `BYTES`."""
+
+    slot: int
+    offset: Any
+    written: Traced
 
     def __mod__(self, by: int) -> Any:
         if BYTES % by:
             raise Untraced
-        return self[1] % by
+        return self.offset % by
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Address) or other[0] != self[0]:
-            raise Untraced  # two inputs may be in one memory
-        return bool(other[1] == self[1])
-
-    __hash__ = None  # type: ignore[assignment]
+        if not isinstance(other, Address):
+            raise Untraced
+        if other.slot == self.slot:
+            return bool(other.offset == self.offset)
+        if any(type(each) is not int or each for each in (self.offset, other.offset)):
+            raise Untraced  # parts of two inputs may be in one memory
+        return self.written.same(self.slot, other.slot)
 
 
 class Traced:
@@ -57,16 +65,26 @@ class Traced:
     Attributes:
         steps, slots, types, other: as of `Notes`.
         promises: tensors of booleans that are to hold, and the sentences where they do not.
+        begins: addresses of the inputs now; None for no tensor.
+        alike: pairs of inputs, and whether both begin at one address.
         dry: nothing is done.
     """
 
     dry = True
 
-    def __init__(self, inputs: int) -> None:
+    def __init__(self, begins: list[int | None]) -> None:
         self.steps: list[Step] = []
-        self.slots, self.other = inputs, False
+        self.slots, self.other = len(begins), False
+        self.begins, self.alike = begins, dict[tuple[int, int], bool]()
         self.types: dict[int, torch.dtype] = {}
         self.promises: list[tuple[View, str]] = []
+
+    def same(self, one: int, other: int) -> bool:
+        """Whether two inputs begin at one address, as a decision; they may share their memory in other ways."""
+        if max(one, other) >= len(self.begins):
+            raise Untraced
+        self.alike[one, other] = found = self.begins[one] == self.begins[other]
+        return found
 
     def launched(self, kernel: Any, grid: Any, arguments: Sequence[Any]) -> None:
         """Note a launch."""
@@ -75,17 +93,21 @@ class Traced:
             if isinstance(each, Tensor):
                 raise Untraced
             if isinstance(each, Described):
-                places.append((each.boxes, Place(*each.address)))  # type: ignore[misc]
+                places.append((each.boxes, self._place(each.address)))
             else:
-                places.append(Place(*each.data_ptr()) if isinstance(each, Shadow) else each)
+                places.append(self._place(each.data_ptr()) if isinstance(each, Shadow) else each)
         self.steps.append(Launched(kernel, grid, tuple(places)))
+
+    @staticmethod
+    def _place(address: Any) -> Place:
+        return Place(address.slot, address.offset)
 
     def empty(self, *shape: Any, dtype: torch.dtype, device: torch.device) -> Shadow:
         """Note memory that nobody has written yet."""
         lengths = Sizes(shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape)
         if not lengths.numel():
             raise Untraced
-        strides = tuple(prod(lengths[at + 1 :]) for at in range(len(lengths)))
+        strides = contiguous(lengths)
         slot, self.slots = self.slots, self.slots + 1
         self.types[slot] = dtype
         self.steps.append(Made(slot, lengths, strides, {"dtype": dtype, "device": device}))
@@ -139,7 +161,7 @@ class Shadow:
 
     def data_ptr(self) -> Any:
         """Where it begins."""
-        return Address((self.view_of.slot, self.view_of.offset * self.dtype.itemsize))
+        return Address(self.view_of.slot, self.view_of.offset * self.dtype.itemsize, self._written)
 
     def new_empty(self, shape: Any, dtype: Any = None) -> Shadow:
         """Memory of a shape, in its type if no other is given."""
@@ -153,18 +175,30 @@ class Shadow:
 
     def __getitem__(self, parts: Any) -> Shadow:
         parts = parts if isinstance(parts, tuple) else (parts,)
-        offset, shape, strides = self.view_of.offset, [*self.shape], self._strides
-        if len(parts) == 1 == len(shape) and isinstance(parts[0], int):
-            return self._part(offset + parts[0] * strides[0], (), ())
-        for at, part in enumerate(parts):
+        if parts[0] is ...:
+            parts = *[slice(None)] * (self.dim() - len(parts) + 1), *parts[1:]
+        offset, shape, strides = self.view_of.offset, list[Any](), list[Any]()
+        whole = [*parts, *[slice(None)] * (self.dim() - len(parts))]
+        for part, length, stride in zip(whole, self.shape, self._strides, strict=True):
+            if isinstance(part, int):
+                offset = offset + part * stride
+                continue
             if not isinstance(part, slice) or part.step is not None:
                 raise Untraced
-            start, stop = 0 if part.start is None else part.start, shape[at] if part.stop is None else part.stop
+            start, stop = 0 if part.start is None else part.start, length if part.stop is None else part.stop
             if start < 0 or stop < start:
                 raise Untraced
-            stop = stop if stop <= shape[at] else shape[at]
-            offset, shape[at] = offset + start * strides[at], stop - start
+            stop = stop if stop <= length else length
+            offset = offset + start * stride
+            shape.append(stop - start)
+            strides.append(stride)
         return self._part(offset, shape, strides)
+
+    def view(self, *shape: Any) -> Shadow:
+        """In another shape, if its words are next to each other in order."""
+        shape = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+        assert self.contiguous() is self and prod(shape) == self.numel()
+        return self._part(self.view_of.offset, shape, contiguous(shape))
 
     def expand(self, *lengths: Any) -> Shadow:
         """With axes of one position repeated, and others before them."""
@@ -201,10 +235,15 @@ class Shadow:
         return self
 
 
+def contiguous(lengths: Sequence[Any]) -> tuple[Any, ...]:
+    """The strides of a tensor whose words are next to each other in order."""
+    return tuple(prod(lengths[at + 1 :]) for at in range(len(lengths)))
+
+
 @contextmanager
 def traced(inputs: Sequence[Tensor | None], script: Script) -> Iterator[tuple[Traced, list[Any]]]:
     """Notes of what is done meanwhile with the shadows of inputs, and these."""
-    written = Traced(len(inputs))
+    written = Traced([None if x is None else x.data_ptr() for x in inputs])
     HERE.notes = written
     try:
         yield (

@@ -7,7 +7,9 @@ the one that was made.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
+from struct import Struct
 from typing import Any
 
 
@@ -67,17 +69,94 @@ class Script:
         return found
 
 
+class Words(tuple[Any, ...]):
+    """Integers of 64 bits that are made as their bytes."""
+
+    def packed(self) -> bytes:
+        """Their bytes now."""
+        return _struct(len(self)).pack(*map(plain, self))
+
+
+def _struct(words: int) -> Struct:
+    return Struct(f"<{words}q")
+
+
+def evaluated(made: Any) -> Any:
+    """All that was made, with the values now, without a decision."""
+    if isinstance(made, Words):
+        return made.packed()
+    if isinstance(made, tuple):
+        each = map(evaluated, made)
+        return type(made)(*each) if hasattr(made, "_fields") else tuple(each)
+    return plain(made)
+
+
 def _text(made: Any, needed: set[str], rest: list[Any]) -> str:
     """The text of what is returned; names in it are added to `needed`, and values without a text to `rest`."""
     if isinstance(made, Number):
         needed.add(made.name)
         return made.name
     if isinstance(made, tuple):
-        return f"({''.join(f'{_text(each, needed, rest)}, ' for each in made)})"
+        parts = "".join([f"{_text(each, needed, rest)}, " for each in made])
+        if not isinstance(made, Words) and not hasattr(made, "_fields"):
+            return f"({parts})"
+        rest.append(_struct(len(made)).pack if isinstance(made, Words) else type(made))
+        return f"r{len(rest) - 1}({parts})"
     if made is None or type(made) is int:
         return repr(made)
     rest.append(made)
     return f"r{len(rest) - 1}"
+
+
+OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod}
+NEUTRAL = {"+": 0, "-": 0, "*": 1, "//": 1}
+"""The second number of an operation that gives the first one."""
+
+COMPARISONS = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le}
+COMPARISONS |= {">": operator.gt, ">=": operator.ge}
+
+
+def _operation(symbol: str, turned: bool = False) -> Callable[[Number, Any], Any]:
+    """The method of an operation, `turned` if the number is the second of both."""
+
+    def method(self: Number, other: Any) -> Any:
+        one, two = (other, self) if turned else (self, other)
+        if any(type(plain(each)) is not int for each in (one, two)):
+            return NotImplemented
+        if symbol in NEUTRAL and type(two) is int and two == NEUTRAL[symbol]:
+            return one
+        if symbol in "+*" and type(one) is int and one == NEUTRAL[symbol]:
+            return two
+        if symbol == "*" and any(type(each) is int and not each for each in (one, two)):
+            return 0
+        value = OPERATIONS[symbol](plain(one), plain(two))
+        return self._script.number(f"{_named(one)} {symbol} {_named(two)}", value, _names(one, two))
+
+    return method
+
+
+def _comparison(symbol: str) -> Callable[[Number, Any], Any]:
+    """The method of a comparison, which is a decision."""
+
+    def method(self: Number, other: Any) -> Any:
+        if isinstance(other, float):
+            raise Untraced
+        if not isinstance(other, int | Number):
+            return NotImplemented
+        holds = COMPARISONS[symbol](self.value, plain(other))
+        if isinstance(other, Number) and other.name == self.name:
+            return holds
+        return self._script.decide(f"{self.name} {symbol} {_named(other)}", holds, _names(self, other))
+
+    return method
+
+
+def _named(x: Any) -> str:
+    return x.name if isinstance(x, Number) else f"({int(x)})"
+
+
+def _names(*several: Any) -> tuple[str, ...]:
+    return tuple([each.name for each in several if isinstance(each, Number)])
 
 
 class Number:
@@ -88,53 +167,16 @@ class Number:
     def __init__(self, script: Script, name: str, value: int) -> None:
         self._script, self.name, self.value = script, name, value
 
-    def _with(self, symbol: str, other: Any, turned: bool = False) -> Any:
-        value = other.value if isinstance(other, Number) else other
-        if type(value) is not int:
-            return NotImplemented
-        name = other.name if isinstance(other, Number) else f"({value})"
-        (a, one), (b, two) = (
-            ((name, value), (self.name, self.value)) if turned else ((self.name, self.value), (name, value))
-        )
-        if symbol in ("//", "%") and not two:
-            raise ZeroDivisionError
-        result = one + two if symbol == "+" else one - two if symbol == "-" else one * two if symbol == "*" else 0
-        result = one // two if symbol == "//" else one % two if symbol == "%" else result
-        of = tuple(each.name for each in (self, other) if isinstance(each, Number))
-        return self._script.number(f"{a} {symbol} {b}", result, of)
-
-    def __add__(self, other: Any) -> Any:
-        return self._with("+", other)
-
-    def __radd__(self, other: Any) -> Any:
-        return self._with("+", other, True)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._with("-", other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._with("-", other, True)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._with("*", other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self._with("*", other, True)
-
-    def __floordiv__(self, other: Any) -> Any:
-        return self._with("//", other)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return self._with("//", other, True)
-
-    def __mod__(self, other: Any) -> Any:
-        return self._with("%", other)
-
-    def __rmod__(self, other: Any) -> Any:
-        return self._with("%", other, True)
+    __add__, __radd__ = _operation("+"), _operation("+", True)
+    __sub__, __rsub__ = _operation("-"), _operation("-", True)
+    __mul__, __rmul__ = _operation("*"), _operation("*", True)
+    __floordiv__, __rfloordiv__ = _operation("//"), _operation("//", True)
+    __mod__, __rmod__ = _operation("%"), _operation("%", True)
+    __eq__, __ne__ = _comparison("=="), _comparison("!=")
+    __lt__, __le__, __gt__, __ge__ = map(_comparison, ("<", "<=", ">", ">="))
 
     def __neg__(self) -> Any:
-        return self._with("-", 0, True)
+        return 0 - self
 
     def __rpow__(self, other: int) -> int:
         return int(other ** int(self))
@@ -142,36 +184,6 @@ class Number:
     def bit_length(self) -> Number:
         """As of an integer."""
         return self._script.number(f"{self.name}.bit_length()", self.value.bit_length(), (self.name,))
-
-    def _decide(self, symbol: str, other: Any, holds: Callable[[int, int], bool]) -> Any:
-        if isinstance(other, Number):
-            if other.name == self.name:
-                return holds(0, 0)
-            both = (self.name, other.name)
-            return self._script.decide(f"{self.name} {symbol} {other.name}", holds(self.value, other.value), both)
-        if isinstance(other, float):
-            raise Untraced
-        if not isinstance(other, int):
-            return NotImplemented
-        return self._script.decide(f"{self.name} {symbol} {int(other)}", holds(self.value, other), (self.name,))
-
-    def __eq__(self, other: object) -> Any:
-        return self._decide("==", other, lambda a, b: a == b)
-
-    def __ne__(self, other: object) -> Any:
-        return self._decide("!=", other, lambda a, b: a != b)
-
-    def __lt__(self, other: Any) -> Any:
-        return self._decide("<", other, lambda a, b: a < b)
-
-    def __le__(self, other: Any) -> Any:
-        return self._decide("<=", other, lambda a, b: a <= b)
-
-    def __gt__(self, other: Any) -> Any:
-        return self._decide(">", other, lambda a, b: a > b)
-
-    def __ge__(self, other: Any) -> Any:
-        return self._decide(">=", other, lambda a, b: a >= b)
 
     def __bool__(self) -> bool:
         return bool(self != 0)

@@ -65,6 +65,29 @@ class Launched(NamedTuple):
 Step = Made | Done | Launched
 
 
+def read(step: Step) -> Iterator[int]:
+    """Slots that a step reads or changes."""
+    if isinstance(step, Launched):
+        yield from (each.slot for given in step.arguments if (each := place_of(given)) is not None)
+    elif isinstance(step, Done):
+        yield from (each.slot for each in _views((*step.arguments, *step.options.values())))
+
+
+def _views(given: Any) -> Iterator[View]:
+    for each in given:
+        if isinstance(each, View):
+            yield each
+        elif isinstance(each, tuple | list):
+            yield from _views(each)
+
+
+def place_of(argument: Any) -> Place | None:
+    """The place of an argument of a kernel; None of a number."""
+    if isinstance(argument, Place):
+        return argument
+    return argument[1] if isinstance(argument, tuple) else None
+
+
 class Notes:
     """Notes of a call.
 

@@ -28,14 +28,13 @@ NEEDED = "transformers>=5.4,<6"
 """The versions of transformers whose masks and layers these functions are for."""
 
 REFUSED = {
-    "position_bias": "position_bias",
     "sinks": "sinks of single queries",
     "indices": "indices",
     "block_indices": "block_indices",
     "cache": "cache",
 }
-"""Arguments of transformers' layers that these kernels do not have: biases, sinks that differ from query to query, keys
-that are chosen one by one, and caches in pages."""
+"""Arguments of transformers' layers that these kernels do not have: sinks that differ from query to query, keys that
+are chosen one by one, and caches in pages."""
 
 OWN = {"prepare_dynamic_mask": "masks of numbers that a layer makes itself"}
 """Attributes of layers that these kernels do not have. A layer of Doge leaves our mask out of the one that it makes."""
@@ -85,6 +84,7 @@ def attend(
     softcap: float | None = None,
     is_causal: bool | None = None,
     s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
     *,
     fallback: str | None = None,
     workspace: int | None = None,
@@ -100,6 +100,7 @@ def attend(
         dropout, scaling, sliding_window, softcap, is_causal: as transformers gives them. With a mask, `sliding_window`
             and `is_causal` are not looked at.
         s_aux: sinks, a number for each head; a layer that has sinks hands them over.
+        position_bias: numbers that are added to scores, of a shape that broadcasts to (batch, heads, n_q, n_k).
         fallback, workspace: as for `attention`.
         others: those of `REFUSED` are.
 
@@ -130,6 +131,8 @@ def attend(
     else:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         mask = {"is_causal": _triangle(n_q, n_k, sliding_window) if causal else False}
+    if position_bias is not None:
+        mask |= _added(position_bias, mask.get("attn_mask"), fallback)
     out = attention(
         query,
         key,
@@ -144,6 +147,19 @@ def attend(
         **mask,
     )
     return out.transpose(1, 2).contiguous(), None
+
+
+def _added(position_bias: Tensor, dense: Tensor | None, fallback: str | None) -> dict[str, Any]:
+    """A bias, and perhaps a dense mask beside it, as `attention` takes them: as one mask where it has a fallback."""
+    if fallback is None:
+        return {"bias": position_bias}
+    if dense is None:
+        return {"attn_mask": position_bias}
+    return {
+        "attn_mask": torch.where(dense, position_bias, -torch.inf)
+        if dense.dtype == torch.bool
+        else position_bias + dense
+    }
 
 
 def _triangle(n_q: int, n_k: int, window: int | None) -> bool:

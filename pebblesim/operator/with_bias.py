@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
+from pebblesim.kernels.strides import WORDS
 from pebblesim.operator import checks, compiling, definition, eager, masks, operators_of_bias, recorded
 from pebblesim.operator.bias import Limits, in_groups
 from pebblesim.operator.layout import in_one_batch
@@ -78,7 +79,8 @@ def unsupported(query: Any, value: Any, added: Added) -> str | None:
             advice = "give 0" if name == "dropout_p" else "leave it out"
             return f"{name} was given with {added.name}, and these kernels do not have both; {advice}."
     if (widest := max(query.shape[-1], value.shape[-1])) > WIDEST:
-        return f"a head dimension is {widest}, and with {added.name} it may be up to {WIDEST}; leave {added.name} out."
+        advice = "leave bias out" if added.name == "bias" else 'PyTorch computes it with fallback="sdpa"'
+        return f"a head dimension is {widest}, and with {added.name} it may be up to {WIDEST}; {advice}."
     if query.is_cuda and query.dtype == torch.float64:
         return f"query is of torch.float64; with {added.name} give bfloat16, float16 or float32 on a GPU."
     few = query[..., :0, :]  # of a type that `checks.unsupported` knows
@@ -119,36 +121,50 @@ def attention_with_bias(
             raise UsageError(reason)
     groups = query.shape[-3] // key.shape[-3]
     if known is not None or (added.alone and groups == 1):
-        out, lse = _with_bias(query, key, value, added.bias, scale, within, call, known)
+        out, lse = _with_bias(query, key, value, added.bias, None, scale, within, call, known)
     else:
-        bias, within = _all_in_one(query, key, added, within)
+        bias, left_out, within = _all_in_one(query, key, added, within, scale)
         key, value = (each if groups == 1 else each.repeat_interleave(groups, -3) for each in (key, value))
-        call = eager.call_of(query, key, value, (bias,), ("", scale, within))
+        call = None if left_out is not None else eager.call_of(query, key, value, (bias,), ("", scale, within))
         known = None if call is None else _KNOWN.get(call)
-        out, lse = _with_bias(query, key, value, bias, scale, within, call, known)
+        out, lse = _with_bias(query, key, value, bias, left_out, scale, within, call, known)
     if return_lse or added.sinks is not None:
         lse = lse.masked_fill(lse == torch.inf, -torch.inf).reshape(query.shape[:-1]) * log(2)
     out = out.reshape(*query.shape[:-1], value.shape[-1])
     if added.sinks is not None:
         sinks = added.sinks.to(lse.dtype)[:, None]
-        share = torch.where(lse > -torch.inf, torch.sigmoid(lse - sinks), 0.0)[..., None]
+        alone = (lse == -torch.inf) & (sinks == -torch.inf)  # neither a key nor a sink: gradients are 0, and not NaN
+        share = torch.sigmoid(torch.where(lse > -torch.inf, lse - sinks, -torch.inf))[..., None]
         out = (out * share).to(out.dtype)
-        lse = torch.logaddexp(lse, sinks)
+        lse = torch.logaddexp(lse.masked_fill(alone, 0.0), sinks).masked_fill(alone, -torch.inf)
     out = out.to(kind or out.dtype)
     return (out, lse) if return_lse else out
 
 
-def _all_in_one(query: Tensor, key: Tensor, added: Added, within: tuple[Any, bool, str]) -> tuple[Tensor, Any]:
-    """One bias for all that is added to scores and that leaves keys out, and the limits that are left."""
-    bias, mask = added.bias, added.attn_mask
+def _all_in_one(
+    query: Tensor, key: Tensor, added: Added, within: tuple[Any, bool, str], scale: float | None
+) -> tuple[Tensor, Tensor | None, Any]:
+    """One bias for all that is added to scores and that leaves keys out, keys that batches leave out, and limits.
+
+    Where padding differs from batch to batch, and the bias does not, it would make a table of pairs for each batch.
+    """
+    bias, mask, left_out = added.bias, added.attn_mask, None
     if mask is not None and mask.dtype != torch.bool:
-        bias, mask = (mask if bias is None else bias + mask), None
+        wide = torch.promote_types(query.dtype, torch.float32)  # their sum is not rounded before it meets the scores
+        bias, mask = (mask if bias is None else bias.to(wide) + mask.to(wide)), None
     padding, *others = added.masks_of["key_padding_mask"], added.masks_of["cu_seqlens"], added.masks_of["key_ranges"]
     if padding is not None:
         n_q, n_k, batch = query.shape[-2], key.shape[-2], query.shape[:-3].numel()
         masks.ranges_of_padding(padding, batch, n_q, n_k)
         kept = ~padding[:, None, None]
-        mask = _both(mask, kept if len(padding) == 1 else kept.unflatten(0, query.shape[:-3]))
+        kept = kept if len(padding) == 1 else kept.unflatten(0, query.shape[:-3])
+        shapes = [each.shape for each in (bias, mask) if each is not None]
+        several = torch.broadcast_shapes(*shapes, kept.shape) != torch.broadcast_shapes(*shapes)
+        large = query.dtype == torch.float16 and bias is not None and bias.dtype != torch.float16
+        if several and len(padding) > 1 and scale != 0 and not large and query.shape[-1] + WORDS <= WIDEST:
+            left_out = padding
+        else:
+            mask = _both(mask, kept)
     if any(each is not None for each in others):
         limited = masks.Asked(None, None, *limits(*within, query.shape[-2], key.shape[-2]), 1.0, 0.0, None, False)
         asked = masks.ranged(query, key, limited, {**added.masks_of, "key_padding_mask": None})
@@ -163,7 +179,7 @@ def _all_in_one(query: Tensor, key: Tensor, added: Added, within: tuple[Any, boo
         zero = query.new_zeros(()) if bias is None else bias
         bias = torch.where(mask, zero, -torch.inf)
     assert bias is not None
-    return bias, within
+    return bias, left_out, within
 
 
 def _both(one: Tensor | None, other: Tensor) -> Tensor:
@@ -175,21 +191,22 @@ def _with_bias(
     key: Tensor,
     value: Tensor,
     bias: Tensor,
+    left_out: Tensor | None,
     scale: float | None,
     within: tuple[Any, bool, str],
     call: Hashable,
     known: Known | None,
 ) -> tuple[Tensor, Tensor]:
-    """O, and L to base 2, in one batch. `call`: what is known of it; None if it is none of plain tensors of a GPU."""
+    """O, and L to base 2, in one batch.
+
+    `left_out`: (batch, n_k), keys that a batch leaves out. `call`: what is known of this; None if it is not kept.
+    """
     kept = known
     if kept is None:
-        if bias.device.type == "cpu":
-            said = "bias has NaN or +∞ among its numbers; give finite ones, or -∞ to leave a key out."
-            promise(bias < torch.inf, said)
         kept = Known(*_asked(query, key, bias, scale, within))
     x = (*map(in_one_batch, (query, key, value)), bias.reshape(kept.groups))
     if call is None:
-        out, lse = torch.ops.pebblesim.attention_with_bias(*x, *kept.asked)
+        out, lse = torch.ops.pebblesim.attention_with_bias(*x, left_out, *kept.asked)
         return out, lse
     if known is None:
         _compile(x, kept.asked)
@@ -283,7 +300,7 @@ class _Passes(torch.autograd.Function):
         grad, needed, known = torch.zeros_like(out) if grad is None else grad, ctx.needs_input_grad, ctx.known
         tensors = grad, grad_lse, *x, out, lse
         if torch.is_grad_enabled() or not eager.plain(*(each for each in (grad, grad_lse) if each is not None)):
-            made = torch.ops.pebblesim.attention_with_bias_backward(*tensors, needed[3], *known.asked)
+            made = torch.ops.pebblesim.attention_with_bias_backward(*tensors, None, needed[3], *known.asked)
         else:
             made = _backward(tensors, needed[3], known)
         return *(each if needs else None for each, needs in zip(made, needed, strict=False)), None
@@ -296,6 +313,7 @@ def _compile(x: tuple[Tensor, ...], asked: Limits) -> None:
     with suppress(torch.OutOfMemoryError), torch.no_grad(), compiling.together():
         made = operators_of_bias.biased_without_notes(*x, *asked)
         if any(each.requires_grad for each in x):
+            compiling.let_through()
             tensors = made[0], None, *x, *made
             operators_of_bias.gradients_of_biased_without_notes(*tensors, x[3].requires_grad, *asked)
 
@@ -329,3 +347,6 @@ def _check_dense(name: str, x: Any, query: Tensor, key: Tensor) -> None:
             f"{name} has shape {tuple(x.shape)}, which does not broadcast to {whole}, (…, heads, n_q, n_k); "
             "where sequences share it, give query as (batch, sequences, heads, n, d) and it as (batch, 1, heads, n, n)."
         )
+    if x.dtype != torch.bool and x.device.type == "cpu":
+        said = f"{name} has NaN or +∞ among its numbers; give finite ones, or -∞ to leave a key out."
+        promise(x < torch.inf, said)

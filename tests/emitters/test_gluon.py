@@ -15,7 +15,7 @@ import pebblesim as ps
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels import releases
 from pebblesim.kernels.additions import read_to_be_added_to
-from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.gluon import gluon, plans
 from pebblesim.kernels.gluon_widths import divided
 from pebblesim.kernels.tables import moved_words
 from pebblesim.language import masks, program as ir
@@ -23,7 +23,8 @@ from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
 from pebblesim.launches.launches import launches
 
-SCORES, PAIRS = "scores-stored-resident", "small-cache-backward-resident"
+SCORES, PAIRS, STORED = "scores-stored-resident", "small-cache-backward-resident", "dS-stored-resident"
+TABLES = SCORES, PAIRS, STORED
 FORWARD, BACKWARD, ONE_PASS = "flash2-forward", "backward-two-pass-blocked", "flash2-backward-blocked"
 
 BLOCKS = {
@@ -31,6 +32,7 @@ BLOCKS = {
     BACKWARD: {"B_r": 64, "b_c": 16, "B_c": 128, "b_r": 32},
     ONE_PASS: {"B_c": 128, "b_r": 64},
     **{each: {"a": 128, "b": 64, "c": 16, "e": 32} for each in (SCORES, PAIRS)},
+    STORED: {"a": 128, "b": 128, "c": 16, "e": 32},
 }
 
 
@@ -77,7 +79,7 @@ def run(
     assert +words == by_place(moved, ends, heads)
     words.subtract({(way, "between"): number for way, number in beside.items()})
     of_count = by_place(counted.by_tensor, ends, heads)
-    if name in (SCORES, PAIRS) and band is not None and band.before is not None:
+    if name in TABLES and band is not None and band.before is not None:
         for way in beside:  # tables of a window have whole tiles, whose other words the interpreter does not know
             del words[way, "between"], of_count[way, "between"]
     assert +words == of_count
@@ -101,7 +103,7 @@ def drawn(data: st.DataObject, name: str) -> tuple[dict[str, int], dict[str, int
     if name == BACKWARD:
         high = min(128, blocks["B_r"])  # the kernel of v has tiles of a power of two
         blocks = {"B_r": high, "b_c": blocks["B_c"], "B_c": data.draw(rows), "b_r": data.draw(tiles)}
-    if name in (SCORES, PAIRS):
+    if name in TABLES:
         table = {side: data.draw(st.sampled_from([64, 128])) for side in "ab"}
         blocks = {**table, "c": data.draw(st.sampled_from([16, 32, 64])), "e": data.draw(st.sampled_from([32, 64]))}
     if name == ONE_PASS:
@@ -124,7 +126,7 @@ def test_what_memory_spares_is_a_read_of_each_row_for_each_tile_of_keys(
 
 
 @pytest.mark.slow
-@given(name=st.sampled_from([FORWARD, BACKWARD, ONE_PASS, SCORES, PAIRS]), seed=st.integers(0, 99), data=st.data())
+@given(name=st.sampled_from([FORWARD, BACKWARD, ONE_PASS, *TABLES]), seed=st.integers(0, 99), data=st.data())
 def test_drawn_kernels_move_the_words_of_the_count_give_the_reference_and_have_no_race(
     name: str, seed: int, data: st.DataObject
 ) -> None:
@@ -140,11 +142,46 @@ def test_drawn_kernels_move_the_words_of_the_count_give_the_reference_and_have_n
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("mask", [None, "causal"])
-@pytest.mark.parametrize("name", [FORWARD, BACKWARD, ONE_PASS, SCORES, PAIRS])
+@pytest.mark.parametrize("name", [FORWARD, BACKWARD, ONE_PASS, *TABLES])
 def test_kernels_move_the_words_of_the_count_give_the_reference_and_have_no_race(name: str, mask: str | None) -> None:
     run(name, {"n_q": 70, "n_k": 101, "d_k": 24, "d_v": 24}, BLOCKS[name], mask, 2, 7, False)
     persistent = name not in (SCORES, PAIRS)
     run(name, {"n_q": 150, "n_k": 151, "d_k": 24, "d_v": 24}, BLOCKS[name], mask, 2, 8, persistent)
+
+
+@pytest.mark.parametrize(("n_q", "n_k", "mask"), [(150, 151, "causal"), (70, 65, None)])
+def test_a_table_is_written_in_whole_tiles(n_q: int, n_k: int, mask: str | None) -> None:
+    """All parts of a tile of 128 queries: those beyond the last query, and those that see no key of the tile."""
+    run(STORED, {"n_q": n_q, "n_k": n_k, "d_k": 24, "d_v": 16}, BLOCKS[STORED], mask, 3, 6, False)
+
+
+def test_keys_that_do_not_exist_are_no_terms_of_the_gradient_of_the_queries() -> None:
+    """With L far below 0 the exponentials of their scores, which are 0, would be infinite."""
+    dims = {"n_q": 64, "n_k": 70, "d_k": 16, "d_v": 16}
+    text, chance = source(STORED, dims, BLOCKS[STORED]), np.random.default_rng(3)
+    sides = {"Q": (64, 16), "K": (70, 16), "V": (70, 16), "dO": (64, 16)}
+    x = {name: np.float64(np.float16(chance.normal(size=(1, *shape)))) for name, shape in sides.items()}
+    x["Q"][..., 0], x["K"][..., 0] = 32, -32
+    S = 0.5 * x["Q"] @ x["K"].swapaxes(1, 2)
+    most = S.max(-1, keepdims=True)
+    l = np.exp(S - most).sum(-1, keepdims=True)
+    P, L = np.exp(S - most) / l, (most + np.log(l))[..., 0]
+    O = P @ x["V"]
+    dS = P * (x["dO"] @ x["V"].swapaxes(1, 2) - (x["dO"] * O).sum(-1, keepdims=True))
+    found, _ = gluon_interpreter.run(text, {**x, "O": O, "L": L * np.log2(np.e)}, "float16", (64, 70), 1)
+    expected, made = (each[..., 1:] for each in (0.5 * dS @ x["K"], found["dQ"]))  # in the first column terms cancel
+    assert L.max() < -400 and np.linalg.norm(made - expected) < 5e-3 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("name", [FORWARD, STORED])
+def test_a_product_in_pieces_is_waited_for(name: str) -> None:
+    run(name, {"n_q": 65, "n_k": 70, "d_k": 40, "d_v": 40}, BLOCKS[name], None, 3, 2, False)
+
+
+@pytest.mark.parametrize("mask", [pytest.param(None, marks=pytest.mark.slow), "causal"])
+def test_a_pass_that_writes_a_table_may_keep_the_sums_of_both_gradients(mask: str | None) -> None:
+    blocks = {"B_c": 128, "b_r": 64, "b": 32, "c": 16}
+    run("dS-stored-blocked", {"n_q": 70, "n_k": 101, "d_k": 24, "d_v": 24}, blocks, mask, 2, 7, False)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +191,7 @@ def test_kernels_move_the_words_of_the_count_give_the_reference_and_have_no_race
         (ONE_PASS, 4 * 37, Band("causal", None, 0, rows=4)),  # four heads share keys
         *(
             pytest.param(name, n_q, band, marks=pytest.mark.slow)
-            for name in (FORWARD, BACKWARD, ONE_PASS, SCORES, PAIRS)
+            for name in (FORWARD, BACKWARD, ONE_PASS, *TABLES)
             for n_q, band in (
                 (140, masks.of("window:7")),
                 (140, masks.of("band:20")),
@@ -195,12 +232,15 @@ def test_rows_that_a_ring_leaves_no_room_for_stay_in_registers(name: str, mask: 
         (BACKWARD, 64, 144),
         (PAIRS, 200, 64),
         (SCORES, 64, 200),
+        (FORWARD, 80, 96),
+        (BACKWARD, 72, 160),
+        (STORED, 160, 72),
     ],
 )
 def test_columns_in_parts_move_no_word_more_and_give_the_reference(
     name: str, d_k: int, d_v: int, mask: str | None
 ) -> None:
-    blocks = {**BLOCKS[name], **({"c": 64, "e": 192} if name in (PAIRS, SCORES) else {})}
+    blocks = {**BLOCKS[name], **({"c": 64, "e": 192} if name in TABLES else {})}
     run(name, {"n_q": 130, "n_k": 150, "d_k": d_k, "d_v": d_v}, blocks, mask, 3, 5, name == FORWARD)
 
 
@@ -210,6 +250,37 @@ def test_columns_are_divided_where_parts_are_fewer_than_a_power_of_two(d: int, p
     (launch,) = launches(get(FORWARD).in_dims(dims).program)
     reads = [node for node in ir.walk(divided(launch, {**dims, **BLOCKS[FORWARD]}).block) if isinstance(node, ir.Read)]
     assert len(reads) == 2 * parts + 1  # of Q and K, and of V
+
+
+@pytest.mark.parametrize(
+    ("d", "pieces"),
+    [
+        *((64, ""), (128, ""), (192, ""), (256, ""), (16, ""), (40, "0 32, 32 16"), (72, "0 64, 64 16")),
+        *((80, "0 64, 64 16"), (96, "0 64, 64 32"), (112, "0 64, 64 32, 96 16"), (160, "0 32"), (136, "0 16")),
+    ],
+)
+def test_products_over_columns_take_no_zeros_behind_them(d: int, pieces: str) -> None:
+    """What is not a whole tile, or a whole part of 64 columns, is cut in pieces of powers of two."""
+    text = source(FORWARD, {"n_q": 128, "n_k": 128, "d_k": d, "d_v": 64}, BLOCKS[FORWARD])
+    cut = re.findall(r"Q_i\w*\.index\(w\)\.reshape\(\[64, \d+\]\)\.slice\((\d+), (\d+), dim=1\)", text)
+    assert ", ".join(dict.fromkeys(f"{begin} {length}" for begin, length in cut)) == pieces
+
+
+def test_a_product_is_not_put_off_where_its_slots_would_all_be_in_use() -> None:
+    """Of two slots one has the rows of dO that dV still needs, and the other those of dP."""
+    dims, blocks = {"n_q": 256, "n_k": 256, "d_k": 64, "d_v": 64}, {"a": 128, "b": 128, "c": 64, "e": 64}
+    program = get(STORED).in_dims(dims).program
+    late = {stages: plans(program, {**dims, **blocks}, stages=stages)["dV, dS"].late for stages in (2, 3)}
+    assert not late[2] and [node.target.tile.name for node in late[3]] == ["dV_j"]
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize(("n_q", "n_k", "d_k", "d_v"), [(70, 150, 264, 264), (130, 33, 512, 320)])
+def test_warpgroups_divide_columns_of_sums_that_are_too_wide_for_one(n_q: int, n_k: int, d_k: int, d_v: int) -> None:
+    dims, blocks = {"n_q": n_q, "n_k": n_k, "d_k": d_k, "d_v": d_v}, {"B_r": 64, "B_c": 32}
+    (plan,) = plans(get(FORWARD).in_dims(dims).program, {**dims, **blocks}).values()
+    assert (plan.shares, plan.height) == (2, 64)
+    run(FORWARD, dims, blocks, None, 2, 4, False)
 
 
 def test_a_query_without_a_key_is_refused_at_the_call() -> None:
@@ -321,25 +392,42 @@ def test_the_interpreter_finds_what_is_left_out_of_tables(change: tuple[str, str
     [
         (FORWARD, {"B_r": 96}, None, "bfloat16", "block B_r is 96"),
         (FORWARD, {"B_r": 256}, None, "bfloat16", "block B_r is 256"),
-        (FORWARD, {"d_k": 20, "d_v": 20}, None, "bfloat16", "multiples of 8"),
+        (FORWARD, {"d_k": 20, "d_v": 20}, None, "bfloat16", "d_k in whole groups of 8 words, and it is 20"),
         (FORWARD, {"d_k": 512, "d_v": 512}, None, "bfloat16", "512 columns"),
-        (FORWARD, {}, "bigbird:64:1:1:1", "bfloat16", "not a band; give causal"),
-        (FORWARD, {}, None, "float32", "words of 16 bits.* give --dtype bfloat16"),
-        (PAIRS, {"d_k": 20}, None, "bfloat16", "rows of 20 words of Q, .* multiples of 8"),
-        (PAIRS, {"d_v": 20}, None, "bfloat16", "rows of 20 words of dO, .* multiples of 8"),
-        (SCORES, {"d_v": 36}, None, "bfloat16", "rows of 36 words of V, .* multiples of 8"),
+        (FORWARD, {}, "bigbird:64:1:1:1", "bfloat16", "know causal, window:W and band:W, and not bigbird"),
+        (FORWARD, {}, None, "float32", "words of 16 bits, and not of float32; add --dtype bf16"),
+        (PAIRS, {"d_k": 20}, None, "bfloat16", "d_k in whole groups of 8 words, and it is 20; take"),
+        (PAIRS, {"d_v": 20}, None, "bfloat16", "d_v in whole groups of 8 words, and it is 20; take"),
+        (SCORES, {"d_v": 36}, None, "bfloat16", "d_v in whole groups of 8 words, and it is 36; take"),
         (FORWARD, {"stages": 1}, None, "bfloat16", "ring of one stage"),
         (PAIRS, {"stages": 1}, None, "bfloat16", "ring of one stage"),
         (FORWARD, {"stages": 100}, None, "bfloat16", "bytes of shared memory with 100 stages .* 232,448"),
         (PAIRS, {"stages": 100}, None, "bfloat16", "bytes of shared memory with 100 stages .* 232,448"),
-        (BACKWARD, {"n_q": 40, "n_k": 400}, "window:32", "bfloat16", "a tile of 128 keys without a pair"),
-        (ONE_PASS, {"n_q": 40, "n_k": 400}, "window:32", "bfloat16", "a tile of 128 keys without a pair"),
-        (FORWARD, {"n_q": 512}, "causal", "bfloat16", "without a key"),
+        (
+            BACKWARD,
+            {"n_q": 40, "n_k": 400},
+            "window:32",
+            "bfloat16",
+            "a query for each tile of keys, and mask window:32 leaves some without",
+        ),
+        (
+            ONE_PASS,
+            {"n_q": 40, "n_k": 400},
+            "window:32",
+            "bfloat16",
+            "a query for each tile of keys, and mask window:32 leaves some without",
+        ),
+        (
+            FORWARD,
+            {"n_q": 512},
+            "causal",
+            "bfloat16",
+            "a key for each query, and mask causal leaves some without; leave these queries out",
+        ),
         (ONE_PASS, {"b_r": 32}, None, "bfloat16", "adds 32 x 64 words"),
         (PAIRS, {"a": 256}, None, "bfloat16", "block a is 256"),
         ("small-cache-forward-blocked", {}, None, "bfloat16", "no single loop"),
         ("flash1-backward", {"B_r": 64, "B_c": 64}, None, "bfloat16", "takes entries of dO_i"),
-        ("dS-stored-blocked", {}, None, "bfloat16", "whole rows|no single loop|matrix of pairs"),
     ],
 )
 def test_other_programs_are_refused_in_a_sentence(

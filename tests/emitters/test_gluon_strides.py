@@ -21,6 +21,7 @@ BLOCKS = {
     "flash2-backward-blocked": {"B_c": 128, "b_r": 64},
     "backward-two-pass-blocked": {"B_r": 64, "b_c": 32, "B_c": 128, "b_r": 64},
     "small-cache-backward-resident": {"a": 128, "b": 64, "c": 64, "e": 64},
+    "dS-stored-resident": {"a": 128, "b": 128, "c": 64, "e": 64},
 }
 SCALE = 0.25
 
@@ -156,6 +157,7 @@ def test_drawn_shapes_are_computed_where_they_are(case: Any, stages: int) -> Non
         ("flash2-forward", (40, 3, True)),
         ("flash2-backward-blocked", (None, 0, True)),
         ("small-cache-backward-resident", (None, 0, False)),
+        ("dS-stored-resident", (None, 0, True)),
     ],
 )
 def test_heads_that_share_keys_are_computed_where_they_are(name: str, band: Any) -> None:
@@ -164,7 +166,7 @@ def test_heads_that_share_keys_are_computed_where_they_are(name: str, band: Any)
 
 def test_heads_that_do_not_fill_a_tile_together_are_refused() -> None:
     dims = {"n_q": 96, "n_k": 32, "d_k": 16, "d_v": 16}
-    with pytest.raises(UsageError, match="3 heads share keys"):
+    with pytest.raises(UsageError, match="powers of two up to 64 of heads that share keys, and not 3"):
         gluon(get("flash2-forward").in_dims(dims).program, {**dims, "B_r": 64, "B_c": 16}, shared=3)
 
 

@@ -58,7 +58,7 @@ def sums_of(tensor, rows, width):
     return TensorDescriptor.from_tensor(tensor, [1, rows, width], layout)
 
 @triton.jit(do_not_specialize=["n_q", "n_k", "dO_batch", "dO_head", "dO_row", "O_batch", "O_head", "O_row"])
-def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row):
+def v(dO_ptr, O_ptr, v_ptr, L_ptr, L_in_rows_ptr, dQ_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row):
     head = tl.program_id(1).to(tl.int64) + tl.program_id(2) * tl.num_programs(1)
     batch, own = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
     dO_head, dO_row = dO_head * 8, dO_row * 8
@@ -66,6 +66,9 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
     O_head, O_row = O_head * 8, O_row * 8
     O_ptr += batch * O_batch * 8 + own * 4 * O_head
     v_ptr += head * (tl.cdiv(n_q, 16) * 16)
+    L_ptr += head * n_q
+    L_in_rows_ptr += head * (tl.cdiv(n_q, 16) * 16)
+    dQ_ptr += head * n_q * 128
     i = tl.program_id(0)
     at_i = i * 128 + tl.arange(0, 128)
     v_i = tl.full((128,), 0.0, tl.float32)
@@ -75,9 +78,14 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
         x_2 = tl.load(O_ptr + i * 128 // 4 * O_row + (tl.arange(0, 128) // 4)[:, None] * O_row + (tl.arange(0, 128) % 4)[:, None] * O_head + at_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
         v_i += tl.sum(x.to(tl.float32) * x_2.to(tl.float32), axis=1)
     tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty), mask=at_i < n_q)
+    L_i = tl.load(L_ptr + at_i, mask=at_i < n_q, other=float("inf"))
+    tl.store(L_in_rows_ptr + at_i, L_i.to(L_in_rows_ptr.dtype.element_ty), mask=at_i < n_q)
+    for k_2 in range(2):
+        at_k_2 = k_2 * 64 + tl.arange(0, 64)
+        tl.store(dQ_ptr + i * 128 * 128 + tl.arange(0, 128)[:, None] * 128 + at_k_2[None, :], tl.full((128, 64,), 0.0, tl.float32).to(dQ_ptr.dtype.element_ty), mask=at_i[:, None] < n_q)
 
 @gluon.jit
-def dQ_dK_dV_2_loads(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i_free, dO_i, dO_i_full, dO_i_free, L_i_ring, v_i_ring, n_q, n_k, heads, together, own):
+def dQ_dK_dV_2_loads(K_tiles, V_tiles, Q_tiles, dO_tiles, L_in_rows_tiles, v_tiles, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i_free, dO_i, dO_i_full, dO_i_free, L_in_rows_i_ring, v_i_ring, n_q, n_k, heads, together, own):
     tiles = gl.cdiv(n_k, 128)
     tile = gl.program_id(0)
     group, rank = tile // (tiles * together), tile % (tiles * together)
@@ -98,11 +106,11 @@ def dQ_dK_dV_2_loads(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, K_j,
         mbarrier.wait(dO_i_free.index(slot), phase ^ 1)
         mbarrier.expect(dO_i_full.index(slot), 16896)
         tma.async_copy_global_to_shared(dO_tiles, [batch, key_head, i * 64 // 4, 0, 0], dO_i_full.index(slot), dO_i.index(slot))
-        tma.async_copy_global_to_shared(L_tiles, [head, i * 64], dO_i_full.index(slot), L_i_ring.index(slot))
+        tma.async_copy_global_to_shared(L_in_rows_tiles, [head, i * 64], dO_i_full.index(slot), L_in_rows_i_ring.index(slot))
         tma.async_copy_global_to_shared(v_tiles, [head, i * 64], dO_i_full.index(slot), v_i_ring.index(slot))
 
 @gluon.jit
-def dQ_dK_dV_2_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i_free, dO_i, dO_i_full, dO_i_free, L_i_ring, v_i_ring, dS_of_all, dS_of_all_full, dQ_part, dQ_tiles, dK_ptr, dV_ptr, n_q, n_k, heads, together, own, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row):
+def dQ_dK_dV_2_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i_free, dO_i, dO_i_full, dO_i_free, L_in_rows_i_ring, v_i_ring, dS_of_all, dS_of_all_full, dQ_part, dQ_tiles, dK_ptr, dV_ptr, n_q, n_k, heads, together, own, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row):
     dK_head, dK_row = dK_head * 8, 128
     dV_head, dV_row = dV_head * 8, 128
     tiles = gl.cdiv(n_k, 128)
@@ -127,7 +135,7 @@ def dQ_dK_dV_2_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full
         mbarrier.wait(dO_i_full.index(slot), phase)
         dS = warpgroup_mma(V_j.index(w).reshape([64, 128]), dO_i.index(slot).reshape([64, 128]).permute((1, 0)), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
         P = warpgroup_mma_wait(1, deps=(P,))
-        L_i = L_i_ring.index(slot).reshape([64]).load(gl.SliceLayout(0, tile_64))
+        L_i = L_in_rows_i_ring.index(slot).reshape([64]).load(gl.SliceLayout(0, tile_64))
         P = gl.where(at_j[:, None] <= gl.minimum(at_i // 4, n_k - 1)[None, :], P, float("-inf"))
         P = gl.exp2(P * 0.18033688011112042 - gl.where(L_i != float("-inf"), L_i, 0.0)[None, :])
         P_16 = gl.convert_layout(P.to(gl.bfloat16), gl.DotOperandLayout(0, tile_128, 2))
@@ -158,7 +166,7 @@ def dQ_dK_dV_2_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full
     gl.store(dV_at + down_2[:, None] * dV_row + across_2[None, :], dV_j.to(dV_at.dtype.element_ty), mask=down_2[:, None] < n_k)
 
 @gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "together", "own", "dK_batch", "dK_head", "dK_row", "dV_batch", "dV_head", "dV_row"])
-def dQ_dK_dV_2(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, dQ_tiles, dK_ptr, dV_ptr, n_q, n_k, heads, together, own, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row):
+def dQ_dK_dV_2(K_tiles, V_tiles, Q_tiles, dO_tiles, L_in_rows_tiles, v_tiles, dQ_tiles, dK_ptr, dV_ptr, n_q, n_k, heads, together, own, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row):
     K_j = gl.allocate_shared_memory(gl.bfloat16, [1, 1, 1, 128, 128], K_tiles.layout)  # line 205: stays
     K_j_full = barriers(1, 1)
     V_j = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 1, 64, 128], V_tiles.layout)  # line 205: stays
@@ -169,15 +177,15 @@ def dQ_dK_dV_2(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, dQ_tiles, 
     dO_i = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 1, 16, 4, 128], dO_tiles.layout)  # line 207: a ring
     dO_i_full = barriers(2, 1)
     dO_i_free = barriers(2, 2)
-    L_i_ring = gl.allocate_shared_memory(gl.float32, [2, 1, 64], L_tiles.layout)  # line 207: a ring
+    L_in_rows_i_ring = gl.allocate_shared_memory(gl.float32, [2, 1, 64], L_in_rows_tiles.layout)  # line 207: a ring
     v_i_ring = gl.allocate_shared_memory(gl.float32, [2, 1, 64], v_tiles.layout)  # line 207: a ring
     dS_of_all = gl.allocate_shared_memory(gl.bfloat16, [2, 128, 64], gl.NVMMASharedLayout.get_default_for([128, 64], gl.bfloat16))  # line 215: all warpgroups read it
     dS_of_all_full = barriers(2, 2)
     dQ_part = gl.allocate_shared_memory(gl.float32, [2, 1, 64, 64], dQ_tiles.layout)  # line 215: added to memory
     gl.warp_specialize([
-        (dQ_dK_dV_2_rows, (0, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i_free, dO_i, dO_i_full, dO_i_free, L_i_ring, v_i_ring, dS_of_all, dS_of_all_full, dQ_part, dQ_tiles, dK_ptr, dV_ptr, n_q, n_k, heads, together, own, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row)),
-        (dQ_dK_dV_2_rows, (1, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i_free, dO_i, dO_i_full, dO_i_free, L_i_ring, v_i_ring, dS_of_all, dS_of_all_full, dQ_part, dQ_tiles, dK_ptr, dV_ptr, n_q, n_k, heads, together, own, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row)),
-        (dQ_dK_dV_2_loads, (K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i_free, dO_i, dO_i_full, dO_i_free, L_i_ring, v_i_ring, n_q, n_k, heads, together, own)),
+        (dQ_dK_dV_2_rows, (0, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i_free, dO_i, dO_i_full, dO_i_free, L_in_rows_i_ring, v_i_ring, dS_of_all, dS_of_all_full, dQ_part, dQ_tiles, dK_ptr, dV_ptr, n_q, n_k, heads, together, own, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row)),
+        (dQ_dK_dV_2_rows, (1, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i_free, dO_i, dO_i_full, dO_i_free, L_in_rows_i_ring, v_i_ring, dS_of_all, dS_of_all_full, dQ_part, dQ_tiles, dK_ptr, dV_ptr, n_q, n_k, heads, together, own, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row)),
+        (dQ_dK_dV_2_loads, (K_tiles, V_tiles, Q_tiles, dO_tiles, L_in_rows_tiles, v_tiles, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i_free, dO_i, dO_i_full, dO_i_free, L_in_rows_i_ring, v_i_ring, n_q, n_k, heads, together, own)),
     ], [4, 1], [240, 24])
 
 
@@ -196,22 +204,19 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
     O_batch, O_head, O_row = (each // 8 for each in O_ptr.stride()[:3])
     dK_batch, dK_head, dK_row = (each // 8 for each in dK_ptr.stride()[:3])
     dV_batch, dV_head, dV_row = (each // 8 for each in dV_ptr.stride()[:3])
-    if n_q % 16:  # each head's begins where wide accesses can
-        given, L_ptr = L_ptr, torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
-        L_ptr[:, :n_q].copy_(given)
     dQ_ptr = torch.empty((heads, n_q, 128), dtype=torch.float32, device=device)
     v_ptr = torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
-    v[(triton.cdiv(n_q, 128), own, batch)](dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=3)
+    L_in_rows_ptr = torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
+    v[(triton.cdiv(n_q, 128), own, batch)](dO_ptr, O_ptr, v_ptr, L_ptr, L_in_rows_ptr, dQ_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=3)
     if dL is not None:
         v_ptr[:, :n_q].sub_(dL)
-    dQ_ptr.fill_(0.0)
     K_tiles = tiles_of(K_ptr, 128, 128)
     V_tiles = tiles_of(V_ptr, 64, 128)
     Q_tiles = tiles_of(Q_ptr, 64, 128, 4)
     dO_tiles = tiles_of(dO_ptr, 64, 128, 4)
-    L_tiles = vectors_of(L_ptr, n_q, 64)
+    L_in_rows_tiles = vectors_of(L_in_rows_ptr, n_q, 64)
     v_tiles = vectors_of(v_ptr, n_q, 64)
     dQ_tiles = sums_of(dQ_ptr, 64, 64)
     together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_q * 512), 1)))  # heads whose long tiles come first
-    dQ_dK_dV_2[(triton.cdiv(n_k, 128) * heads, 1)](K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, dQ_tiles, dK_ptr, dV_ptr, n_q, n_k, heads, together, own, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row, num_warps=4)
+    dQ_dK_dV_2[(triton.cdiv(n_k, 128) * heads, 1)](K_tiles, V_tiles, Q_tiles, dO_tiles, L_in_rows_tiles, v_tiles, dQ_tiles, dK_ptr, dV_ptr, n_q, n_k, heads, together, own, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row, num_warps=4)
     return {"dQ": dQ_ptr, "dK": dK_ptr, "dV": dV_ptr}

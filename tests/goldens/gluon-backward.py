@@ -58,7 +58,7 @@ def sums_of(tensor, rows, width):
     return TensorDescriptor.from_tensor(tensor, [1, rows, width], layout)
 
 @triton.jit(do_not_specialize=["dO_batch", "dO_head", "dO_row", "O_batch", "O_head", "O_row"])
-def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row):
+def v(dO_ptr, O_ptr, v_ptr, dQ_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row):
     head = tl.program_id(1).to(tl.int64) + tl.program_id(2) * tl.num_programs(1)
     batch, own = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
     dO_head, dO_row = dO_head * 8, 128
@@ -66,6 +66,7 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
     O_head, O_row = O_head * 8, 128
     O_ptr += batch * O_batch * 8 + own * O_head
     v_ptr += head * n_q
+    dQ_ptr += head * n_q * 128
     i = tl.program_id(0)
     at_i = i * 128 + tl.arange(0, 128)
     v_i = tl.full((128,), 0.0, tl.float32)
@@ -75,6 +76,9 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
         x_2 = tl.load(O_ptr + i * 128 * O_row + tl.arange(0, 128)[:, None] * O_row + at_k[None, :])
         v_i += tl.sum(x.to(tl.float32) * x_2.to(tl.float32), axis=1)
     tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty))
+    for k_2 in range(2):
+        at_k_2 = k_2 * 64 + tl.arange(0, 64)
+        tl.store(dQ_ptr + i * 128 * 128 + tl.arange(0, 128)[:, None] * 128 + at_k_2[None, :], tl.full((128, 64,), 0.0, tl.float32).to(dQ_ptr.dtype.element_ty))
 
 @gluon.jit
 def dQ_dK_dV_2_loads(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, Q_i, Q_i_full, Q_i_free, dO_i, dO_i_full, dO_i_free, L_i_ring, v_i_ring, n_q, n_k, heads, own):
@@ -205,10 +209,9 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
         raise ValueError("these kernels need n_q to be a multiple of 128 and n_k to be a multiple of 128")
     dQ_ptr = torch.empty((heads, n_q, 128), dtype=torch.float32, device=device)
     v_ptr = torch.empty((heads, n_q), dtype=torch.float32, device=device)
-    v[(n_q // 128, own, batch)](dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=3)
+    v[(n_q // 128, own, batch)](dO_ptr, O_ptr, v_ptr, dQ_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=3)
     if dL is not None:
         v_ptr[:, :n_q].sub_(dL)
-    dQ_ptr.fill_(0.0)
     K_tiles = tiles_of(K_ptr, 128, 128)
     V_tiles = tiles_of(V_ptr, 64, 128)
     Q_tiles = tiles_of(Q_ptr, 64, 128)

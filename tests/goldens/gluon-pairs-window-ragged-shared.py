@@ -45,7 +45,7 @@ def pairs_of(tensor, rows, width):
     return TensorDescriptor(tensor, [tensor.numel() // whole, whole], [whole, 1], [rows, width], layout)
 
 @triton.jit(do_not_specialize=["n_q", "n_k", "dO_batch", "dO_head", "dO_row", "O_batch", "O_head", "O_row"])
-def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row):
+def v(dO_ptr, O_ptr, v_ptr, L_ptr, L_in_rows_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row):
     head = tl.program_id(1).to(tl.int64) + tl.program_id(2) * tl.num_programs(1)
     batch, own = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
     dO_head, dO_row = dO_head * 8, dO_row * 8
@@ -53,6 +53,8 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
     O_head, O_row = O_head * 8, O_row * 8
     O_ptr += batch * O_batch * 8 + own * 2 * O_head
     v_ptr += head * (tl.cdiv(n_q, 16) * 16)
+    L_ptr += head * n_q
+    L_in_rows_ptr += head * (tl.cdiv(n_q, 16) * 16)
     i = tl.program_id(0)
     at_i = i * 128 + tl.arange(0, 128)
     v_i = tl.full((128,), 0.0, tl.float32)
@@ -62,6 +64,8 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
         x_2 = tl.load(O_ptr + i * 128 // 2 * O_row + (tl.arange(0, 128) // 2)[:, None] * O_row + (tl.arange(0, 128) % 2)[:, None] * O_head + at_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
         v_i += tl.sum(x.to(tl.float32) * x_2.to(tl.float32), axis=1)
     tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty), mask=at_i < n_q)
+    L_i = tl.load(L_ptr + at_i, mask=at_i < n_q, other=float("inf"))
+    tl.store(L_in_rows_ptr + at_i, L_i.to(L_in_rows_ptr.dtype.element_ty), mask=at_i < n_q)
 
 @gluon.jit
 def P_loads(Q_tiles, K_tiles, Q_i, Q_i_full, K_j, K_j_full, K_j_free, n_q, n_k, heads, together, own):
@@ -83,7 +87,7 @@ def P_loads(Q_tiles, K_tiles, Q_i, Q_i_full, K_j, K_j_full, K_j_free, n_q, n_k, 
             tma.async_copy_global_to_shared(K_tiles, [batch, key_head, j * 128, k * 64], K_j_full.index(slot), K_j.index(slot))
 
 @gluon.jit
-def P_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_free, P_tile, turns, P_tiles, L_ptr, n_q, n_k, heads, together, own):
+def P_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_free, P_tile, turns, P_tiles, L_in_rows_ptr, n_q, n_k, heads, together, own):
     tiles = gl.cdiv(n_q, 128)
     tile = gl.program_id(0)
     group, rank = tile // (tiles * together), tile % (tiles * together)
@@ -91,12 +95,12 @@ def P_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_free, P_tile, turn
     head, i = group * together + rank % side, rank // side
     i = tiles - 1 - i
     batch, key_head = head // own, head % own
-    L_at = L_ptr + gl.cast(head, gl.int64) * (gl.cdiv(n_q, 16) * 16)
+    L_in_rows_at = L_in_rows_ptr + gl.cast(head, gl.int64) * (gl.cdiv(n_q, 16) * 16)
     part = i * 2 + w  # these 64 rows of tile i
     at_i = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, tile_128))
     for k in gl.static_range(2):
         mbarrier.wait(Q_i_full.index(k), 0)
-    L_i = gl.load(L_at + at_i, mask=at_i < n_q, other=float("inf"))
+    L_i = gl.load(L_in_rows_at + at_i, mask=at_i < n_q, other=float("inf"))
     for j in range(gl.maximum(i * 128 // 2 - 256, 0) // 128, gl.minimum(gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128)), n_k // 128)):
         at_j = j * 128 + gl.arange(0, 128, gl.SliceLayout(0, tile_128))
         S_ij = gl.full([64, 128], 0.0, gl.float32, tile_128)
@@ -146,7 +150,7 @@ def P_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_free, P_tile, turn
     tma.store_wait(0)
 
 @gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "together", "own"])
-def P(Q_tiles, K_tiles, P_tiles, L_ptr, n_q, n_k, heads, together, own):
+def P(Q_tiles, K_tiles, P_tiles, L_in_rows_ptr, n_q, n_k, heads, together, own):
     Q_i = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 1, 64, 2, 64], Q_tiles.layout)  # line 69: stays
     Q_i_full = barriers(2, 1)
     K_j = gl.allocate_shared_memory(gl.bfloat16, [8, 1, 1, 128, 64], K_tiles.layout)  # line 25: a ring
@@ -155,8 +159,8 @@ def P(Q_tiles, K_tiles, P_tiles, L_ptr, n_q, n_k, heads, together, own):
     P_tile = gl.allocate_shared_memory(gl.bfloat16, [2, 64, 128], P_tiles.layout)  # line 74: on its way to memory
     turns = barriers(1, 1)
     gl.warp_specialize([
-        (P_rows, (0, Q_i, Q_i_full, K_j, K_j_full, K_j_free, P_tile, turns, P_tiles, L_ptr, n_q, n_k, heads, together, own)),
-        (P_rows, (1, Q_i, Q_i_full, K_j, K_j_full, K_j_free, P_tile, turns, P_tiles, L_ptr, n_q, n_k, heads, together, own)),
+        (P_rows, (0, Q_i, Q_i_full, K_j, K_j_full, K_j_free, P_tile, turns, P_tiles, L_in_rows_ptr, n_q, n_k, heads, together, own)),
+        (P_rows, (1, Q_i, Q_i_full, K_j, K_j_full, K_j_free, P_tile, turns, P_tiles, L_in_rows_ptr, n_q, n_k, heads, together, own)),
         (P_loads, (Q_tiles, K_tiles, Q_i, Q_i_full, K_j, K_j_full, K_j_free, n_q, n_k, heads, together, own)),
     ], [4, 1], [240, 24])
 
@@ -455,20 +459,18 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
     dQ_batch, dQ_head, dQ_row = (each // 8 for each in dQ_ptr.stride()[:3])
     dK_batch, dK_head, dK_row = (each // 8 for each in dK_ptr.stride()[:3])
     dV_batch, dV_head, dV_row = (each // 8 for each in dV_ptr.stride()[:3])
-    if n_q % 16:  # each head's begins where wide accesses can
-        given, L_ptr = L_ptr, torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
-        L_ptr[:, :n_q].copy_(given)
     P_ptr = torch.empty((heads, triton.cdiv(n_q, 128), min(triton.cdiv(n_k, 128), 4), 128, 128), dtype=torch.bfloat16, device=device)
     dS_ptr = P_ptr  # tile by tile in its place
     v_ptr = torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
-    v[(triton.cdiv(n_q, 128), own, batch)](dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=3)
+    L_in_rows_ptr = torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
+    v[(triton.cdiv(n_q, 128), own, batch)](dO_ptr, O_ptr, v_ptr, L_ptr, L_in_rows_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=3)
     if dL is not None:
         v_ptr[:, :n_q].sub_(dL)
     Q_tiles = tiles_of(Q_ptr, 128, 64, 2)
     K_tiles = tiles_of(K_ptr, 128, 64)
     P_tiles = pairs_of(P_ptr, 64, 128)
     together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 256), 1)))  # heads whose long tiles come first
-    P[(triton.cdiv(n_q, 128) * heads, 1)](Q_tiles, K_tiles, P_tiles, L_ptr, n_q, n_k, heads, together, own, num_warps=4)
+    P[(triton.cdiv(n_q, 128) * heads, 1)](Q_tiles, K_tiles, P_tiles, L_in_rows_ptr, n_q, n_k, heads, together, own, num_warps=4)
     P_tiles = pairs_of(P_ptr, 64, 128)
     dO_tiles = tiles_of(dO_ptr, 64, 256, 2)
     dV_tiles = tiles_of(dV_ptr, 64, 256)

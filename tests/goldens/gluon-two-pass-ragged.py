@@ -43,7 +43,7 @@ def vectors_of(tensor, length, rows):
     return TensorDescriptor(tensor, [tensor.shape[0], length], [tensor.shape[1], 1], [1, rows], layout)
 
 @triton.jit(do_not_specialize=["n_q", "n_k", "dO_batch", "dO_head", "dO_row", "O_batch", "O_head", "O_row"])
-def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row):
+def v(dO_ptr, O_ptr, v_ptr, L_ptr, L_in_rows_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row):
     head = tl.program_id(1).to(tl.int64) + tl.program_id(2) * tl.num_programs(1)
     batch, own = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
     dO_head, dO_row = dO_head * 8, 64
@@ -51,6 +51,8 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
     O_head, O_row = O_head * 8, 64
     O_ptr += batch * O_batch * 8 + own * O_head
     v_ptr += head * (tl.cdiv(n_q, 16) * 16)
+    L_ptr += head * n_q
+    L_in_rows_ptr += head * (tl.cdiv(n_q, 16) * 16)
     i = tl.program_id(0)
     at_i = i * 128 + tl.arange(0, 128)
     v_i = tl.full((128,), 0.0, tl.float32)
@@ -60,6 +62,8 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
         x_2 = tl.load(O_ptr + i * 128 * O_row + tl.arange(0, 128)[:, None] * O_row + at_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
         v_i += tl.sum(x.to(tl.float32) * x_2.to(tl.float32), axis=1)
     tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty), mask=at_i < n_q)
+    L_i = tl.load(L_ptr + at_i, mask=at_i < n_q, other=float("inf"))
+    tl.store(L_in_rows_ptr + at_i, L_i.to(L_in_rows_ptr.dtype.element_ty), mask=at_i < n_q)
 
 @gluon.jit
 def dQ_loads(dO_tiles, Q_tiles, K_tiles, V_tiles, dO_i, dO_i_full, Q_i, Q_i_full, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, n_q, n_k, own):
@@ -81,17 +85,17 @@ def dQ_loads(dO_tiles, Q_tiles, K_tiles, V_tiles, dO_i, dO_i_full, Q_i, Q_i_full
         tma.async_copy_global_to_shared(V_tiles, [batch, key_head, (gl.cdiv(n_k, 64) - 1 - j) * 64, 0], V_j_full.index(slot), V_j.index(slot))
 
 @gluon.jit
-def dQ_rows(w: gl.constexpr, dO_i, dO_i_full, Q_i, Q_i_full, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, v_ptr, L_ptr, dQ_ptr, n_q, n_k, own, dQ_batch, dQ_head, dQ_row):
+def dQ_rows(w: gl.constexpr, dO_i, dO_i_full, Q_i, Q_i_full, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, v_ptr, L_in_rows_ptr, dQ_ptr, n_q, n_k, own, dQ_batch, dQ_head, dQ_row):
     dQ_head, dQ_row = dQ_head * 8, 64
     head, i = gl.program_id(1), gl.program_id(0)
     batch, key_head = head // own, head % own
-    L_at = L_ptr + gl.cast(head, gl.int64) * (gl.cdiv(n_q, 16) * 16)
     dQ_at = dQ_ptr + gl.cast(batch, gl.int64) * dQ_batch * 8 + gl.cast(key_head, gl.int64) * dQ_head
     v_at = v_ptr + gl.cast(head, gl.int64) * (gl.cdiv(n_q, 16) * 16)
+    L_in_rows_at = L_in_rows_ptr + gl.cast(head, gl.int64) * (gl.cdiv(n_q, 16) * 16)
     part = i * 2 + w  # these 64 rows of tile i
     at_i = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, tile_64))
     v_i = gl.load(v_at + at_i, mask=at_i < n_q, other=0.0)
-    L_i = gl.load(L_at + at_i, mask=at_i < n_q, other=float("inf"))
+    L_i = gl.load(L_in_rows_at + at_i, mask=at_i < n_q, other=float("inf"))
     dQ_i = gl.full([64, 64], 0.0, gl.float32, tile_64)
     j = 0
     slot, phase = 0, 0
@@ -134,7 +138,7 @@ def dQ_rows(w: gl.constexpr, dO_i, dO_i_full, Q_i, Q_i_full, K_j, K_j_full, K_j_
     gl.store(dQ_at + down[:, None] * dQ_row + across[None, :], gl.convert_layout((dQ_i * 0.125).to(dQ_at.dtype.element_ty), rows_64), mask=down[:, None] < n_q)
 
 @gluon.jit(do_not_specialize=["n_q", "n_k", "own", "dQ_batch", "dQ_head", "dQ_row"])
-def dQ(dO_tiles, Q_tiles, K_tiles, V_tiles, v_ptr, L_ptr, dQ_ptr, n_q, n_k, own, dQ_batch, dQ_head, dQ_row):
+def dQ(dO_tiles, Q_tiles, K_tiles, V_tiles, v_ptr, L_in_rows_ptr, dQ_ptr, n_q, n_k, own, dQ_batch, dQ_head, dQ_row):
     dO_i = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 1, 64, 64], dO_tiles.layout)  # line 239: stays
     dO_i_full = barriers(1, 1)
     Q_i = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 1, 64, 64], Q_tiles.layout)  # line 240: stays
@@ -146,13 +150,13 @@ def dQ(dO_tiles, Q_tiles, K_tiles, V_tiles, v_ptr, L_ptr, dQ_ptr, n_q, n_k, own,
     V_j_full = barriers(3, 1)
     V_j_free = barriers(3, 2)
     gl.warp_specialize([
-        (dQ_rows, (0, dO_i, dO_i_full, Q_i, Q_i_full, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, v_ptr, L_ptr, dQ_ptr, n_q, n_k, own, dQ_batch, dQ_head, dQ_row)),
-        (dQ_rows, (1, dO_i, dO_i_full, Q_i, Q_i_full, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, v_ptr, L_ptr, dQ_ptr, n_q, n_k, own, dQ_batch, dQ_head, dQ_row)),
+        (dQ_rows, (0, dO_i, dO_i_full, Q_i, Q_i_full, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, v_ptr, L_in_rows_ptr, dQ_ptr, n_q, n_k, own, dQ_batch, dQ_head, dQ_row)),
+        (dQ_rows, (1, dO_i, dO_i_full, Q_i, Q_i_full, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, v_ptr, L_in_rows_ptr, dQ_ptr, n_q, n_k, own, dQ_batch, dQ_head, dQ_row)),
         (dQ_loads, (dO_tiles, Q_tiles, K_tiles, V_tiles, dO_i, dO_i_full, Q_i, Q_i_full, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, n_q, n_k, own)),
     ], [4, 1], [240, 24])
 
 @gluon.jit
-def dK_dV_loads(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i_free, dO_i, dO_i_full, dO_i_free, L_i_ring, v_i_ring, n_q, n_k, own):
+def dK_dV_loads(K_tiles, V_tiles, Q_tiles, dO_tiles, L_in_rows_tiles, v_tiles, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i_free, dO_i, dO_i_full, dO_i_free, L_in_rows_i_ring, v_i_ring, n_q, n_k, own):
     head, j = gl.program_id(1), gl.program_id(0)
     batch, key_head = head // own, head % own
     mbarrier.expect(K_j_full.index(0), 16384)
@@ -169,11 +173,11 @@ def dK_dV_loads(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, K_j, K_j_
         mbarrier.wait(dO_i_free.index(slot), phase ^ 1)
         mbarrier.expect(dO_i_full.index(slot), 17408)
         tma.async_copy_global_to_shared(dO_tiles, [batch, key_head, i * 128, 0], dO_i_full.index(slot), dO_i.index(slot))
-        tma.async_copy_global_to_shared(L_tiles, [head, i * 128], dO_i_full.index(slot), L_i_ring.index(slot))
+        tma.async_copy_global_to_shared(L_in_rows_tiles, [head, i * 128], dO_i_full.index(slot), L_in_rows_i_ring.index(slot))
         tma.async_copy_global_to_shared(v_tiles, [head, i * 128], dO_i_full.index(slot), v_i_ring.index(slot))
 
 @gluon.jit
-def dK_dV_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i_free, dO_i, dO_i_full, dO_i_free, L_i_ring, v_i_ring, dK_ptr, dV_ptr, n_q, n_k, own, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row):
+def dK_dV_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i_free, dO_i, dO_i_full, dO_i_free, L_in_rows_i_ring, v_i_ring, dK_ptr, dV_ptr, n_q, n_k, own, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row):
     dK_head, dK_row = dK_head * 8, 64
     dV_head, dV_row = dV_head * 8, 64
     head, j = gl.program_id(1), gl.program_id(0)
@@ -192,7 +196,7 @@ def dK_dV_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i
         mbarrier.wait(dO_i_full.index(slot), phase)
         dS = warpgroup_mma(V_j.index(w).reshape([64, 64]), dO_i.index(slot).reshape([128, 64]).permute((1, 0)), gl.zeros([64, 128], gl.float32, tile_128), use_acc=False, is_async=True)
         P = warpgroup_mma_wait(1, deps=(P,))
-        L_i = L_i_ring.index(slot).reshape([128]).load(gl.SliceLayout(0, tile_128))
+        L_i = L_in_rows_i_ring.index(slot).reshape([128]).load(gl.SliceLayout(0, tile_128))
         P = gl.exp2(P * 0.18033688011112042 - L_i[None, :])
         P_16 = gl.convert_layout(P.to(gl.bfloat16), gl.DotOperandLayout(0, tile_64, 2))
         dV_j = warpgroup_mma(P_16, dO_i.index(slot).reshape([128, 64]), dV_j, is_async=True)
@@ -211,7 +215,7 @@ def dK_dV_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i
         mbarrier.wait(dO_i_full.index(slot), phase)
         dS = warpgroup_mma(V_j.index(w).reshape([64, 64]), dO_i.index(slot).reshape([128, 64]).permute((1, 0)), gl.zeros([64, 128], gl.float32, tile_128), use_acc=False, is_async=True)
         P = warpgroup_mma_wait(1, deps=(P,))
-        L_i = L_i_ring.index(slot).reshape([128]).load(gl.SliceLayout(0, tile_128))
+        L_i = L_in_rows_i_ring.index(slot).reshape([128]).load(gl.SliceLayout(0, tile_128))
         P = gl.exp2(P * 0.18033688011112042 - L_i[None, :])
         P_16 = gl.convert_layout(P.to(gl.bfloat16), gl.DotOperandLayout(0, tile_64, 2))
         dV_j = warpgroup_mma(P_16, dO_i.index(slot).reshape([128, 64]), dV_j, is_async=True)
@@ -231,7 +235,7 @@ def dK_dV_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i
     gl.store(dV_at + down_2[:, None] * dV_row + across_2[None, :], dV_j.to(dV_at.dtype.element_ty), mask=down_2[:, None] < n_k)
 
 @gluon.jit(do_not_specialize=["n_q", "n_k", "own", "dK_batch", "dK_head", "dK_row", "dV_batch", "dV_head", "dV_row"])
-def dK_dV(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, dK_ptr, dV_ptr, n_q, n_k, own, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row):
+def dK_dV(K_tiles, V_tiles, Q_tiles, dO_tiles, L_in_rows_tiles, v_tiles, dK_ptr, dV_ptr, n_q, n_k, own, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row):
     K_j = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 1, 64, 64], K_tiles.layout)  # line 205: stays
     K_j_full = barriers(1, 1)
     V_j = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 1, 64, 64], V_tiles.layout)  # line 205: stays
@@ -242,12 +246,12 @@ def dK_dV(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, dK_ptr, dV_ptr,
     dO_i = gl.allocate_shared_memory(gl.bfloat16, [3, 1, 1, 128, 64], dO_tiles.layout)  # line 207: a ring
     dO_i_full = barriers(3, 1)
     dO_i_free = barriers(3, 2)
-    L_i_ring = gl.allocate_shared_memory(gl.float32, [3, 1, 128], L_tiles.layout)  # line 207: a ring
+    L_in_rows_i_ring = gl.allocate_shared_memory(gl.float32, [3, 1, 128], L_in_rows_tiles.layout)  # line 207: a ring
     v_i_ring = gl.allocate_shared_memory(gl.float32, [3, 1, 128], v_tiles.layout)  # line 207: a ring
     gl.warp_specialize([
-        (dK_dV_rows, (0, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i_free, dO_i, dO_i_full, dO_i_free, L_i_ring, v_i_ring, dK_ptr, dV_ptr, n_q, n_k, own, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row)),
-        (dK_dV_rows, (1, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i_free, dO_i, dO_i_full, dO_i_free, L_i_ring, v_i_ring, dK_ptr, dV_ptr, n_q, n_k, own, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row)),
-        (dK_dV_loads, (K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i_free, dO_i, dO_i_full, dO_i_free, L_i_ring, v_i_ring, n_q, n_k, own)),
+        (dK_dV_rows, (0, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i_free, dO_i, dO_i_full, dO_i_free, L_in_rows_i_ring, v_i_ring, dK_ptr, dV_ptr, n_q, n_k, own, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row)),
+        (dK_dV_rows, (1, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i_free, dO_i, dO_i_full, dO_i_free, L_in_rows_i_ring, v_i_ring, dK_ptr, dV_ptr, n_q, n_k, own, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row)),
+        (dK_dV_loads, (K_tiles, V_tiles, Q_tiles, dO_tiles, L_in_rows_tiles, v_tiles, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i_free, dO_i, dO_i_full, dO_i_free, L_in_rows_i_ring, v_i_ring, n_q, n_k, own)),
     ], [4, 1], [240, 24])
 
 
@@ -268,23 +272,21 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
     dQ_batch, dQ_head, dQ_row = (each // 8 for each in dQ_ptr.stride()[:3])
     dK_batch, dK_head, dK_row = (each // 8 for each in dK_ptr.stride()[:3])
     dV_batch, dV_head, dV_row = (each // 8 for each in dV_ptr.stride()[:3])
-    if n_q % 16:  # each head's begins where wide accesses can
-        given, L_ptr = L_ptr, torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
-        L_ptr[:, :n_q].copy_(given)
     v_ptr = torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
-    v[(triton.cdiv(n_q, 128), own, batch)](dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=3)
+    L_in_rows_ptr = torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
+    v[(triton.cdiv(n_q, 128), own, batch)](dO_ptr, O_ptr, v_ptr, L_ptr, L_in_rows_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=3)
     if dL is not None:
         v_ptr[:, :n_q].sub_(dL)
     dO_tiles = tiles_of(dO_ptr, 64, 64)
     Q_tiles = tiles_of(Q_ptr, 64, 64)
     K_tiles = tiles_of(K_ptr, 64, 64)
     V_tiles = tiles_of(V_ptr, 64, 64)
-    dQ[(triton.cdiv(n_q, 128), heads)](dO_tiles, Q_tiles, K_tiles, V_tiles, v_ptr, L_ptr, dQ_ptr, n_q, n_k, own, dQ_batch, dQ_head, dQ_row, num_warps=4)
+    dQ[(triton.cdiv(n_q, 128), heads)](dO_tiles, Q_tiles, K_tiles, V_tiles, v_ptr, L_in_rows_ptr, dQ_ptr, n_q, n_k, own, dQ_batch, dQ_head, dQ_row, num_warps=4)
     K_tiles = tiles_of(K_ptr, 64, 64)
     V_tiles = tiles_of(V_ptr, 64, 64)
     Q_tiles = tiles_of(Q_ptr, 128, 64)
     dO_tiles = tiles_of(dO_ptr, 128, 64)
-    L_tiles = vectors_of(L_ptr, n_q, 128)
+    L_in_rows_tiles = vectors_of(L_in_rows_ptr, n_q, 128)
     v_tiles = vectors_of(v_ptr, n_q, 128)
-    dK_dV[(triton.cdiv(n_k, 128), heads)](K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, dK_ptr, dV_ptr, n_q, n_k, own, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row, num_warps=4)
+    dK_dV[(triton.cdiv(n_k, 128), heads)](K_tiles, V_tiles, Q_tiles, dO_tiles, L_in_rows_tiles, v_tiles, dK_ptr, dV_ptr, n_q, n_k, own, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row, num_warps=4)
     return {"dQ": dQ_ptr, "dK": dK_ptr, "dV": dV_ptr}

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 @triton.jit(do_not_specialize=["n_q", "n_k", "dO_batch", "dO_head", "dO_row", "O_batch", "O_head", "O_row"])
-def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row):
+def v(dO_ptr, O_ptr, v_ptr, L_ptr, L_in_rows_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row):
     head = tl.program_id(1).to(tl.int64) + tl.program_id(2) * tl.num_programs(1)
     batch, own = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
     dO_head, dO_row = dO_head * 8, 64
@@ -13,6 +13,8 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
     O_head, O_row = O_head * 8, 64
     O_ptr += batch * O_batch * 8 + own * O_head
     v_ptr += head * (tl.cdiv(n_q, 16) * 16)
+    L_ptr += head * n_q
+    L_in_rows_ptr += head * (tl.cdiv(n_q, 16) * 16)
     i = tl.program_id(0)
     at_i = i * 64 + tl.arange(0, 64)
     v_i = tl.full((64,), 0.0, tl.float32)
@@ -22,9 +24,11 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
         x_2 = tl.load(O_ptr + i * 64 * O_row + tl.arange(0, 64)[:, None] * O_row + at_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
         v_i += tl.sum(x.to(tl.float32) * x_2.to(tl.float32), axis=1)
     tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty), mask=at_i < n_q)
+    L_i = tl.load(L_ptr + at_i, mask=at_i < n_q, other=float("inf"))
+    tl.store(L_in_rows_ptr + at_i, L_i.to(L_in_rows_ptr.dtype.element_ty), mask=at_i < n_q)
 
 @triton.jit(do_not_specialize=["n_q", "n_k", "K_batch", "K_head", "K_row", "V_batch", "V_head", "V_row", "Q_batch", "Q_head", "Q_row", "dO_batch", "dO_head", "dO_row", "dK_batch", "dK_head", "dK_row", "dV_batch", "dV_head", "dV_row"])
-def dK_dV_dS_1(K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dS_ptr, dK_ptr, dV_ptr, n_q, n_k, K_batch, K_head, K_row, V_batch, V_head, V_row, Q_batch, Q_head, Q_row, dO_batch, dO_head, dO_row, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row):
+def dK_dV_dS_1(K_ptr, V_ptr, Q_ptr, dO_ptr, L_in_rows_ptr, v_ptr, dS_ptr, dK_ptr, dV_ptr, n_q, n_k, K_batch, K_head, K_row, V_batch, V_head, V_row, Q_batch, Q_head, Q_row, dO_batch, dO_head, dO_row, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row):
     head = tl.program_id(1).to(tl.int64) + tl.program_id(2) * tl.num_programs(1)
     at_d_v = tl.arange(0, 64)
     at_d_k = tl.arange(0, 64)
@@ -37,7 +41,7 @@ def dK_dV_dS_1(K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dS_ptr, dK_ptr, dV_ptr
     Q_ptr += batch * Q_batch * 8 + own * Q_head
     dO_head, dO_row = dO_head * 8, 64
     dO_ptr += batch * dO_batch * 8 + own * dO_head
-    L_ptr += head * (tl.cdiv(n_q, 16) * 16)
+    L_in_rows_ptr += head * (tl.cdiv(n_q, 16) * 16)
     v_ptr += head * (tl.cdiv(n_q, 16) * 16)
     dS_ptr += head * tl.cdiv(n_q, 64) * tl.cdiv(n_k, 64) * 64 * 64
     dK_head, dK_row = dK_head * 8, 64
@@ -57,7 +61,7 @@ def dK_dV_dS_1(K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dS_ptr, dK_ptr, dV_ptr
         at_i = i * 64 + tl.arange(0, 64)
         Q_i = tl.load(Q_ptr + i * 64 * Q_row + tl.arange(0, 64)[:, None] * Q_row + at_d_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
         dO_i = tl.load(dO_ptr + i * 64 * dO_row + tl.arange(0, 64)[:, None] * dO_row + at_d_v[None, :], mask=at_i[:, None] < n_q, other=0.0)
-        L_i = tl.load(L_ptr + at_i, mask=at_i < n_q, other=float("inf"))
+        L_i = tl.load(L_in_rows_ptr + at_i, mask=at_i < n_q, other=float("inf"))
         v_i = tl.load(v_ptr + at_i, mask=at_i < n_q, other=0.0)
         P = tl.dot(K_j, tl.trans(Q_i))
         dS_ij = tl.dot(V_j, tl.trans(dO_i))
@@ -71,7 +75,7 @@ def dK_dV_dS_1(K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dS_ptr, dK_ptr, dV_ptr
         at_i_2 = i_2 * 64 + tl.arange(0, 64)
         Q_i = tl.load(Q_ptr + i_2 * 64 * Q_row + tl.arange(0, 64)[:, None] * Q_row + at_d_k[None, :])
         dO_i = tl.load(dO_ptr + i_2 * 64 * dO_row + tl.arange(0, 64)[:, None] * dO_row + at_d_v[None, :])
-        L_i = tl.load(L_ptr + at_i_2)
+        L_i = tl.load(L_in_rows_ptr + at_i_2)
         v_i = tl.load(v_ptr + at_i_2)
         P = tl.dot(K_j, tl.trans(Q_i))
         dS_ij = tl.dot(V_j, tl.trans(dO_i))
@@ -130,14 +134,12 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
     dQ_batch, dQ_head, dQ_row = (each // 8 for each in dQ_ptr.stride()[:3])
     dK_batch, dK_head, dK_row = (each // 8 for each in dK_ptr.stride()[:3])
     dV_batch, dV_head, dV_row = (each // 8 for each in dV_ptr.stride()[:3])
-    if n_q % 16:  # each head's begins where wide accesses can
-        given, L_ptr = L_ptr, torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
-        L_ptr[:, :n_q].copy_(given)
     v_ptr = torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
     dS_ptr = torch.empty((heads, triton.cdiv(n_q, 64), triton.cdiv(n_k, 64), 64, 64), dtype=torch.bfloat16, device=device)
-    v[(triton.cdiv(n_q, 64), own, batch)](dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=4, num_stages=3)
+    L_in_rows_ptr = torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
+    v[(triton.cdiv(n_q, 64), own, batch)](dO_ptr, O_ptr, v_ptr, L_ptr, L_in_rows_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=4, num_stages=3)
     if dL is not None:
         v_ptr[:, :n_q].sub_(dL)
-    dK_dV_dS_1[(triton.cdiv(n_k, 64), own, batch)](K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dS_ptr, dK_ptr, dV_ptr, n_q, n_k, K_batch, K_head, K_row, V_batch, V_head, V_row, Q_batch, Q_head, Q_row, dO_batch, dO_head, dO_row, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row, num_warps=4, num_stages=3)
+    dK_dV_dS_1[(triton.cdiv(n_k, 64), own, batch)](K_ptr, V_ptr, Q_ptr, dO_ptr, L_in_rows_ptr, v_ptr, dS_ptr, dK_ptr, dV_ptr, n_q, n_k, K_batch, K_head, K_row, V_batch, V_head, V_row, Q_batch, Q_head, Q_row, dO_batch, dO_head, dO_row, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row, num_warps=4, num_stages=3)
     dQ[(triton.cdiv(n_q, 64), own, batch)](dS_ptr, K_ptr, dQ_ptr, n_q, n_k, K_batch, K_head, K_row, dQ_batch, dQ_head, dQ_row, num_warps=4, num_stages=3)
     return {"dQ": dQ_ptr, "dK": dK_ptr, "dV": dV_ptr}

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 @triton.jit(do_not_specialize=["n_q", "n_k", "dO_batch", "dO_head", "dO_row", "O_batch", "O_head", "O_row"])
-def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row):
+def v(dO_ptr, O_ptr, v_ptr, L_ptr, L_in_rows_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row):
     head = tl.program_id(1).to(tl.int64) + tl.program_id(2) * tl.num_programs(1)
     batch, own = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
     dO_head, dO_row = dO_head * 8, dO_row * 8
@@ -13,6 +13,8 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
     O_head, O_row = O_head * 8, O_row * 8
     O_ptr += batch * O_batch * 8 + own * 4 * O_head
     v_ptr += head * (tl.cdiv(n_q, 16) * 16)
+    L_ptr += head * n_q
+    L_in_rows_ptr += head * (tl.cdiv(n_q, 16) * 16)
     i = tl.program_id(0)
     at_i = i * 128 + tl.arange(0, 128)
     v_i = tl.full((128,), 0.0, tl.float32)
@@ -22,16 +24,18 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
         x_2 = tl.load(O_ptr + i * 128 // 4 * O_row + (tl.arange(0, 128) // 4)[:, None] * O_row + (tl.arange(0, 128) % 4)[:, None] * O_head + at_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
         v_i += tl.sum(x.to(tl.float32) * x_2.to(tl.float32), axis=1)
     tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty), mask=at_i < n_q)
+    L_i = tl.load(L_ptr + at_i, mask=at_i < n_q, other=float("inf"))
+    tl.store(L_in_rows_ptr + at_i, L_i.to(L_in_rows_ptr.dtype.element_ty), mask=at_i < n_q)
 
 @triton.jit(do_not_specialize=["n_q", "n_k", "Q_batch", "Q_head", "Q_row", "K_batch", "K_head", "K_row"])
-def P(Q_ptr, K_ptr, L_ptr, P_ptr, n_q, n_k, Q_batch, Q_head, Q_row, K_batch, K_head, K_row):
+def P(Q_ptr, K_ptr, L_in_rows_ptr, P_ptr, n_q, n_k, Q_batch, Q_head, Q_row, K_batch, K_head, K_row):
     head = tl.program_id(1).to(tl.int64) + tl.program_id(2) * tl.num_programs(1)
     batch, own = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
     Q_head, Q_row = Q_head * 8, Q_row * 8
     Q_ptr += batch * Q_batch * 8 + own * 4 * Q_head
     K_head, K_row = K_head * 8, 128
     K_ptr += batch * K_batch * 8 + own * K_head
-    L_ptr += head * (tl.cdiv(n_q, 16) * 16)
+    L_in_rows_ptr += head * (tl.cdiv(n_q, 16) * 16)
     P_ptr += head * tl.cdiv(n_q, 128) * tl.cdiv(n_k, 256) * 128 * 256
     tall, wide = tl.cdiv(n_q, 128), tl.cdiv(n_k, 256)
     group, rank = tl.program_id(0) // (8 * wide), tl.program_id(0) % (8 * wide)
@@ -46,7 +50,7 @@ def P(Q_ptr, K_ptr, L_ptr, P_ptr, n_q, n_k, Q_batch, Q_head, Q_row, K_batch, K_h
         A_ik = tl.load(Q_ptr + i * 128 // 4 * Q_row + (tl.arange(0, 128) // 4)[:, None] * Q_row + (tl.arange(0, 128) % 4)[:, None] * Q_head + at_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
         B_kj = tl.load(K_ptr + j * 256 * K_row + tl.arange(0, 256)[:, None] * K_row + at_k[None, :], mask=at_j[:, None] < n_k, other=0.0)
         C_ij = tl.dot(A_ik, tl.trans(B_kj), C_ij)
-    x = tl.load(L_ptr + at_i, mask=at_i < n_q, other=float("inf"))
+    x = tl.load(L_in_rows_ptr + at_i, mask=at_i < n_q, other=float("inf"))
     C_ij = tl.where(at_j[None, :] <= tl.minimum(at_i // 4, n_k - 1)[:, None], C_ij, float("-inf"))
     C_ij = tl.math.exp2(C_ij * 0.18033688011112042 - tl.where(x != float("-inf"), x, 0.0)[:, None])
     if tl.minimum((j + 1) * 256, n_k) - i * 128 // 4 <= 1:
@@ -186,16 +190,14 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
     dQ_batch, dQ_head, dQ_row = (each // 8 for each in dQ_ptr.stride()[:3])
     dK_batch, dK_head, dK_row = (each // 8 for each in dK_ptr.stride()[:3])
     dV_batch, dV_head, dV_row = (each // 8 for each in dV_ptr.stride()[:3])
-    if n_q % 16:  # each head's begins where wide accesses can
-        given, L_ptr = L_ptr, torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
-        L_ptr[:, :n_q].copy_(given)
     P_ptr = torch.empty((heads, triton.cdiv(n_q, 128), triton.cdiv(n_k, 256), 128, 256), dtype=torch.bfloat16, device=device)
     dS_ptr = P_ptr  # tile by tile in its place
     v_ptr = torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
-    v[(triton.cdiv(n_q, 128), own, batch)](dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=4)
+    L_in_rows_ptr = torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
+    v[(triton.cdiv(n_q, 128), own, batch)](dO_ptr, O_ptr, v_ptr, L_ptr, L_in_rows_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=4)
     if dL is not None:
         v_ptr[:, :n_q].sub_(dL)
-    P[(triton.cdiv(n_q, 128) * triton.cdiv(n_k, 256), own, batch)](Q_ptr, K_ptr, L_ptr, P_ptr, n_q, n_k, Q_batch, Q_head, Q_row, K_batch, K_head, K_row, num_warps=8, num_stages=4)
+    P[(triton.cdiv(n_q, 128) * triton.cdiv(n_k, 256), own, batch)](Q_ptr, K_ptr, L_in_rows_ptr, P_ptr, n_q, n_k, Q_batch, Q_head, Q_row, K_batch, K_head, K_row, num_warps=8, num_stages=4)
     dV[(triton.cdiv(n_k, 256), own, batch)](P_ptr, dO_ptr, dV_ptr, n_q, n_k, dO_batch, dO_head, dO_row, dV_batch, dV_head, dV_row, num_warps=8, num_stages=4)
     dS[(triton.cdiv(n_q, 128) * triton.cdiv(n_k, 256), own, batch)](dO_ptr, V_ptr, v_ptr, P_ptr, dS_ptr, n_q, n_k, dO_batch, dO_head, dO_row, V_batch, V_head, V_row, num_warps=8, num_stages=4)
     dQ[(triton.cdiv(n_q, 128), own, batch)](dS_ptr, K_ptr, dQ_ptr, n_q, n_k, K_batch, K_head, K_row, dQ_batch, dQ_head, dQ_row, num_warps=8, num_stages=4)

@@ -9,7 +9,7 @@ def room(size, alignment, stream):
 
 
 @triton.jit(do_not_specialize=["n_q", "n_k", "dO_batch", "dO_head", "dO_row", "O_batch", "O_head", "O_row"])
-def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row):
+def v(dO_ptr, O_ptr, v_ptr, L_ptr, L_in_rows_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row):
     head = tl.program_id(1).to(tl.int64) + tl.program_id(2) * tl.num_programs(1)
     batch, own = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
     dO_head, dO_row = dO_head * 8, dO_row * 8
@@ -17,6 +17,8 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
     O_head, O_row = O_head * 8, O_row * 8
     O_ptr += batch * O_batch * 8 + own * 4 * O_head
     v_ptr += head * (tl.cdiv(n_q, 16) * 16)
+    L_ptr += head * n_q
+    L_in_rows_ptr += head * (tl.cdiv(n_q, 16) * 16)
     i = tl.program_id(0)
     at_i = i * 128 + tl.arange(0, 128)
     v_i = tl.full((128,), 0.0, tl.float32)
@@ -26,9 +28,11 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
         x_2 = tl.load(O_ptr + i * 128 // 4 * O_row + (tl.arange(0, 128) // 4)[:, None] * O_row + (tl.arange(0, 128) % 4)[:, None] * O_head + at_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
         v_i += tl.sum(x.to(tl.float32) * x_2.to(tl.float32), axis=1)
     tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty), mask=at_i < n_q)
+    L_i = tl.load(L_ptr + at_i, mask=at_i < n_q, other=float("inf"))
+    tl.store(L_in_rows_ptr + at_i, L_i.to(L_in_rows_ptr.dtype.element_ty), mask=at_i < n_q)
 
 @triton.jit(do_not_specialize=["n_q", "n_k", "dO_batch", "dO_head", "dO_row", "Q_batch", "Q_head", "Q_row", "K_batch", "K_head", "K_row", "V_batch", "V_head", "V_row", "dQ_batch", "dQ_head", "dQ_row"])
-def dQ_1(dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dQ_ptr, n_q, n_k, dO_batch, dO_head, dO_row, Q_batch, Q_head, Q_row, K_batch, K_head, K_row, V_batch, V_head, V_row, dQ_batch, dQ_head, dQ_row):
+def dQ_1(dO_ptr, v_ptr, Q_ptr, L_in_rows_ptr, K_ptr, V_ptr, dQ_ptr, n_q, n_k, dO_batch, dO_head, dO_row, Q_batch, Q_head, Q_row, K_batch, K_head, K_row, V_batch, V_head, V_row, dQ_batch, dQ_head, dQ_row):
     head = tl.program_id(1).to(tl.int64) + tl.program_id(2) * tl.num_programs(1)
     at_d_k = tl.arange(0, 64)
     at_d_v = tl.arange(0, 64)
@@ -38,7 +42,7 @@ def dQ_1(dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dQ_ptr, n_q, n_k, dO_batch, 
     v_ptr += head * (tl.cdiv(n_q, 16) * 16)
     Q_head, Q_row = Q_head * 8, Q_row * 8
     Q_ptr += batch * Q_batch * 8 + own * 4 * Q_head
-    L_ptr += head * (tl.cdiv(n_q, 16) * 16)
+    L_in_rows_ptr += head * (tl.cdiv(n_q, 16) * 16)
     K_head, K_row = K_head * 8, 64
     K_ptr += batch * K_batch * 8 + own * K_head
     V_head, V_row = V_head * 8, 64
@@ -55,7 +59,7 @@ def dQ_1(dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dQ_ptr, n_q, n_k, dO_batch, 
     dO_i = tl.load(dO_ptr + i * 128 // 4 * dO_row + (tl.arange(0, 128) // 4)[:, None] * dO_row + (tl.arange(0, 128) % 4)[:, None] * dO_head + at_d_v[None, :], mask=at_i[:, None] < n_q, other=0.0)
     v_i = tl.load(v_ptr + at_i, mask=at_i < n_q, other=0.0)
     Q_i = tl.load(Q_ptr + i * 128 // 4 * Q_row + (tl.arange(0, 128) // 4)[:, None] * Q_row + (tl.arange(0, 128) % 4)[:, None] * Q_head + at_d_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
-    L_i = tl.load(L_ptr + at_i, mask=at_i < n_q, other=float("inf"))
+    L_i = tl.load(L_in_rows_ptr + at_i, mask=at_i < n_q, other=float("inf"))
     dQ_i = tl.full((128, 64,), 0.0, tl.float32)
     for j in range(tl.minimum(tl.maximum(i * 128 // 4 + 1, 0) // 64, n_k // 64)):
         at_j = j * 64 + tl.arange(0, 64)
@@ -79,7 +83,7 @@ def dQ_1(dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dQ_ptr, n_q, n_k, dO_batch, 
     tl.store(dQ_ptr + i * 128 // 4 * dQ_row + (tl.arange(0, 128) // 4)[:, None] * dQ_row + (tl.arange(0, 128) % 4)[:, None] * dQ_head + at_d_k[None, :], (dQ_i * 0.125).to(dQ_ptr.dtype.element_ty), mask=at_i[:, None] < n_q)
 
 @triton.jit(do_not_specialize=["n_q", "n_k", "K_batch", "K_head", "K_row", "V_batch", "V_head", "V_row", "Q_batch", "Q_head", "Q_row", "dO_batch", "dO_head", "dO_row", "dK_batch", "dK_head", "dK_row", "dV_batch", "dV_head", "dV_row"])
-def dK_dV_1(K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dK_ptr, dV_ptr, n_q, n_k, K_batch, K_head, K_row, V_batch, V_head, V_row, Q_batch, Q_head, Q_row, dO_batch, dO_head, dO_row, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row):
+def dK_dV_1(K_ptr, V_ptr, Q_ptr, dO_ptr, L_in_rows_ptr, v_ptr, dK_ptr, dV_ptr, n_q, n_k, K_batch, K_head, K_row, V_batch, V_head, V_row, Q_batch, Q_head, Q_row, dO_batch, dO_head, dO_row, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row):
     head = tl.program_id(1).to(tl.int64) + tl.program_id(2) * tl.num_programs(1)
     at_d_v = tl.arange(0, 64)
     at_d_k = tl.arange(0, 64)
@@ -92,7 +96,7 @@ def dK_dV_1(K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dK_ptr, dV_ptr, n_q, n_k,
     Q_ptr += batch * Q_batch * 8 + own * 4 * Q_head
     dO_head, dO_row = dO_head * 8, dO_row * 8
     dO_ptr += batch * dO_batch * 8 + own * 4 * dO_head
-    L_ptr += head * (tl.cdiv(n_q, 16) * 16)
+    L_in_rows_ptr += head * (tl.cdiv(n_q, 16) * 16)
     v_ptr += head * (tl.cdiv(n_q, 16) * 16)
     dK_head, dK_row = dK_head * 8, 64
     dK_ptr += batch * dK_batch * 8 + own * dK_head
@@ -111,7 +115,7 @@ def dK_dV_1(K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dK_ptr, dV_ptr, n_q, n_k,
         at_i = i * 64 + tl.arange(0, 64)
         Q_i = tl.load(Q_ptr + i * 64 // 4 * Q_row + (tl.arange(0, 64) // 4)[:, None] * Q_row + (tl.arange(0, 64) % 4)[:, None] * Q_head + at_d_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
         dO_i = tl.load(dO_ptr + i * 64 // 4 * dO_row + (tl.arange(0, 64) // 4)[:, None] * dO_row + (tl.arange(0, 64) % 4)[:, None] * dO_head + at_d_v[None, :], mask=at_i[:, None] < n_q, other=0.0)
-        L_i = tl.load(L_ptr + at_i, mask=at_i < n_q, other=float("inf"))
+        L_i = tl.load(L_in_rows_ptr + at_i, mask=at_i < n_q, other=float("inf"))
         v_i = tl.load(v_ptr + at_i, mask=at_i < n_q, other=0.0)
         P = tl.dot(K_j, tl.trans(Q_i))
         dS = tl.dot(V_j, tl.trans(dO_i))
@@ -124,7 +128,7 @@ def dK_dV_1(K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dK_ptr, dV_ptr, n_q, n_k,
         at_i_2 = i_2 * 64 + tl.arange(0, 64)
         Q_i = tl.load(Q_ptr + i_2 * 64 // 4 * Q_row + (tl.arange(0, 64) // 4)[:, None] * Q_row + (tl.arange(0, 64) % 4)[:, None] * Q_head + at_d_k[None, :])
         dO_i = tl.load(dO_ptr + i_2 * 64 // 4 * dO_row + (tl.arange(0, 64) // 4)[:, None] * dO_row + (tl.arange(0, 64) % 4)[:, None] * dO_head + at_d_v[None, :])
-        L_i = tl.load(L_ptr + at_i_2)
+        L_i = tl.load(L_in_rows_ptr + at_i_2)
         v_i = tl.load(v_ptr + at_i_2)
         P = tl.dot(K_j, tl.trans(Q_i))
         dS = tl.dot(V_j, tl.trans(dO_i))
@@ -153,14 +157,12 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
     dQ_batch, dQ_head, dQ_row = (each // 8 for each in dQ_ptr.stride()[:3])
     dK_batch, dK_head, dK_row = (each // 8 for each in dK_ptr.stride()[:3])
     dV_batch, dV_head, dV_row = (each // 8 for each in dV_ptr.stride()[:3])
-    if n_q % 16:  # each head's begins where wide accesses can
-        given, L_ptr = L_ptr, torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
-        L_ptr[:, :n_q].copy_(given)
     v_ptr = torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
+    L_in_rows_ptr = torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
     triton.set_allocator(room)
-    v[(triton.cdiv(n_q, 128), own, batch)](dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=4)
+    v[(triton.cdiv(n_q, 128), own, batch)](dO_ptr, O_ptr, v_ptr, L_ptr, L_in_rows_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=4)
     if dL is not None:
         v_ptr[:, :n_q].sub_(dL)
-    dQ_1[(triton.cdiv(n_q, 128), own, batch)](dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dQ_ptr, n_q, n_k, dO_batch, dO_head, dO_row, Q_batch, Q_head, Q_row, K_batch, K_head, K_row, V_batch, V_head, V_row, dQ_batch, dQ_head, dQ_row, num_warps=8, num_stages=4, maxnreg=128)
-    dK_dV_1[(triton.cdiv(n_k, 64), own, batch)](K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dK_ptr, dV_ptr, n_q, n_k, K_batch, K_head, K_row, V_batch, V_head, V_row, Q_batch, Q_head, Q_row, dO_batch, dO_head, dO_row, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row, num_warps=4, num_stages=3)
+    dQ_1[(triton.cdiv(n_q, 128), own, batch)](dO_ptr, v_ptr, Q_ptr, L_in_rows_ptr, K_ptr, V_ptr, dQ_ptr, n_q, n_k, dO_batch, dO_head, dO_row, Q_batch, Q_head, Q_row, K_batch, K_head, K_row, V_batch, V_head, V_row, dQ_batch, dQ_head, dQ_row, num_warps=8, num_stages=4, maxnreg=128)
+    dK_dV_1[(triton.cdiv(n_k, 64), own, batch)](K_ptr, V_ptr, Q_ptr, dO_ptr, L_in_rows_ptr, v_ptr, dK_ptr, dV_ptr, n_q, n_k, K_batch, K_head, K_row, V_batch, V_head, V_row, Q_batch, Q_head, Q_row, dO_batch, dO_head, dO_row, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row, num_warps=4, num_stages=3)
     return {"dQ": dQ_ptr, "dK": dK_ptr, "dV": dV_ptr}

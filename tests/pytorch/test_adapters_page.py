@@ -169,12 +169,27 @@ def test_an_option_that_attention_refuses_is_refused(option: dict[str, Any], say
     refused(asked, says)
 
 
-def test_position_biases_are_refused() -> None:
+@pytest.mark.parametrize("fallback", [None, "sdpa"])
+@pytest.mark.parametrize("dense", [None, "booleans", "numbers"])
+def test_a_position_bias_is_added_to_scores(dense: str | None, fallback: str | None) -> None:
+    """With gradients, beside a dense mask or none, and where PyTorch's attention may take over."""
+    register("with a fallback", fallback=fallback)
     layer = torch.nn.Module()
-    layer.is_causal = True
-    q = torch.zeros(1, 2, 3, 8)
-    ours = AttentionInterface()["pebblesim"]
-    refused(lambda: ours(layer, q, q, q, None, position_bias=torch.zeros(2)), "position_bias")
+    layer.is_causal = False
+    make = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(2, 2, 5, 8, generator=make) for _ in range(3))
+    bias = torch.randn(1, 2, 5, 5, generator=make, requires_grad=True)
+    mask = torch.rand(2, 1, 5, 5, generator=make) < 0.7
+    mask[..., 0] = True
+    given = {None: None, "booleans": mask, "numbers": torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)}[dense]
+    out, _ = AttentionInterface()["with a fallback"](layer, q, k, v, given, position_bias=bias, scaling=1.0)
+    scores = torch.einsum("bhid,bhjd->bhij", q, k) + bias
+    scores = scores if dense is None else scores.masked_fill(~mask, -torch.inf)
+    true = torch.einsum("bhij,bhjd->bihd", scores.softmax(-1), v)
+    torch.testing.assert_close(out, true, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        *(torch.autograd.grad((each**2).sum(), bias)[0] for each in (out, true)), rtol=1e-4, atol=1e-5
+    )
 
 
 # diffusers

@@ -18,7 +18,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from hypothesis import HealthCheck, given, settings, strategies as st  # noqa: E402
+from hypothesis import HealthCheck, example, given, settings, strategies as st  # noqa: E402
 from strategies import amount  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
@@ -189,8 +189,20 @@ def told(launched: list[Any], known: list[Any]) -> list[Any]:
     return [(name, grid, [one(each) for each in given]) for name, grid, given in launched]
 
 
+IN_PARTS = {
+    **dict.fromkeys(("ranges", "tokens_first", "of_L", "sinks")),
+    "sizes": (1, 2, 2),
+    "lengths": (4000, 4000),
+    "d": 512,
+    "limits": (None, 0, False),
+    "workspace": 2**26,
+}
+"""A call whose forward pass has two parts of its queries, since tables of all have no room."""
+
+
 @settings(max_examples=amount(6, 60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(call=calls())
+@example(call=IN_PARTS)
 def test_a_pass_made_again_launches_what_the_first_one_launches(compiled: list[str], call: dict[str, Any]) -> None:
     """The same kernels with the same numbers, on the same parts of inputs and of what is made: in the same order."""
     launched: list[Any] = []
@@ -211,6 +223,32 @@ def test_a_pass_made_again_launches_what_the_first_one_launches(compiled: list[s
             found.append((told(launched, known), [(each.shape, each.stride(), each.dtype) for each in results]))
         assert found[1][0] and found[1] == found[2] == found[3]
         assert len(recorded._KEPT) == 2
+
+
+def test_a_forward_pass_in_parts_launches_as_often_as_it_has_parts(
+    compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what its parts launch is compiled before the first launch."""
+    launched, parts, compute = list[str](), list[Any](), launching.compute
+
+    def part(way: str, given: Any, *rest: Any) -> Any:
+        parts.append(given["Q"].shape[2])
+        return compute(way, given, *rest)
+
+    monkeypatch.setattr(launch, "launch", lambda made, *given: launched.append(made.name))
+    monkeypatch.setattr(eager, "_COMPILED", Recent(10))
+    x, _, rest = tensors(IN_PARTS)
+    eager.compile_for(*x[:3], None, rest)
+    kernels = len(compiled)
+    monkeypatch.setattr(launching, "compute", part)
+    for _ in range(2):
+        launched.clear()
+        parts.clear()
+        operators.forward(*x[:3], rest)
+    assert parts == [2048, 1952]
+    half = len(launched) // 2
+    assert launched[:half] == launched[half:] != []
+    assert len(compiled) == kernels > 0
 
 
 def test_sinks_of_another_type_compile_again(compiled: list[str]) -> None:

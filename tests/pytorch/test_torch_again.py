@@ -440,6 +440,54 @@ def test_other_lengths_of_a_kind_are_not_checked_again(kernels: list[Kernel], mo
             called(*sizes, **options)
 
 
+def test_masks_of_other_lengths_are_not_checked_again(kernels: list[Kernel], monkeypatch: Any) -> None:
+    """Packed texts of any number, padding and ranges that fit the tokens; those that do not fit are checked."""
+
+    def called(n: int, **options: Any) -> None:
+        x = [torch.randn(1, 2, n, 16) for _ in range(3)]
+        out = public.attention(*x, **options)
+        with pytest.MonkeyPatch.context() as watched:
+            watched.setattr(recorded, "here", lambda each: False)
+            watched.setattr(public, "checks", checks)
+            right = public.attention(*(each.double() for each in x), **options)
+        torch.testing.assert_close(out.double(), right, atol=1e-5, rtol=1e-5)
+
+    def starts(*given: int) -> Any:
+        return torch.tensor(given, dtype=torch.int32)
+
+    def padding(n: int) -> Any:
+        return (torch.arange(n) >= n - 2)[None]
+
+    def ranges(n: int) -> Any:
+        return tuple(torch.full((1, n), each, dtype=torch.int32) for each in (1, n))
+
+    one = starts(0, 2, 5)
+    for options in ({"cu_seqlens": one}, {"cu_seqlens": (one, starts(0, 3, 4))}, {"cu_seqlens": (one, one)}):
+        called(5, **options)
+    called(5, key_padding_mask=padding(5))
+    called(5, key_ranges=ranges(5))
+    for _ in range(3):  # one tensor for both is another input than two
+        called(5, cu_seqlens=(one, starts(0, 3, 4)))
+        called(5, cu_seqlens=(one, one))
+    monkeypatch.setattr(public, "checks", None)
+    called(7, cu_seqlens=starts(0, 7))
+    called(8, cu_seqlens=starts(0, 1, 2, 8))
+    called(8, cu_seqlens=(starts(0, 1, 2, 8), starts(0, 5, 6, 7)))
+    called(6, cu_seqlens=(other := starts(0, 4, 6), other))
+    called(7, key_padding_mask=padding(7))
+    called(7, key_ranges=ranges(7))
+    for options in (
+        {"cu_seqlens": starts(0)},
+        {"cu_seqlens": (starts(0, 7), starts(0, 3, 7))},
+        {"cu_seqlens": starts(0, 7).long()},
+        {"key_padding_mask": padding(6)},
+        {"key_ranges": ranges(8)},
+        {"cu_seqlens": starts(0, 7), "key_padding_mask": padding(7)},
+    ):
+        with pytest.raises(AttributeError, match="check"):
+            called(7, **options)
+
+
 def test_only_wanted_gradients_are_given_and_second_ones_are_refused(kernels: list[Kernel]) -> None:
     q, k, v = (torch.randn(1, 2, 5, 16) for _ in range(3))
     k.requires_grad_()
@@ -467,7 +515,7 @@ def test_gradients_in_other_orders_of_memory_take_their_own_passes(kernels: list
         for made, true in zip(torch.autograd.grad(public.attention(*x), x, grad), right, strict=True):
             torch.testing.assert_close(made.double(), true, atol=1e-5, rtol=1e-5)
     (known,) = eager._CHECKED.values()
-    assert len(known.backward) == 3 and known.forward is not None
+    assert len(known.passes) == 4 and eager.FORWARD in known.passes
     assert len(kernels) == 2 + 3 * 2  # each pass when it is first, and when it is noted
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from math import nan, prod
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,13 @@ from tensors import close  # noqa: E402
 
 from pebblesim.gpu.torch import attention  # noqa: E402
 from pebblesim.kernels.tables import moved_words  # noqa: E402
-from pebblesim.operator import bias as kernels, fresh, launching, programs_of_bias  # noqa: E402
+from pebblesim.operator import (  # noqa: E402
+    bias as kernels,
+    fresh,
+    launching,
+    operators_of_bias,
+    programs_of_bias,
+)
 from pebblesim.operator.bias import Limits, in_groups  # noqa: E402
 from pebblesim.operator.programs_of_bias import ACROSS, FORWARD, OF_BIAS, OF_QUERIES, kernels_of  # noqa: E402
 
@@ -358,18 +364,60 @@ def test_drawn_kernels(data: Any, form: str, n_q: int, n_k: int) -> None:
 def call(dtype: Any = torch.float32) -> tuple[Any, ...]:
     """Arguments of the operator: two groups of three sequences, causal."""
     x = [each.detach().to(dtype).requires_grad_() for each in tensors((6,), 2, 4, 5, (2, 1, 2, 4, 5))]
-    return *x, 3, None, 0, False, 0.4
+    return *x, None, 3, None, 0, False, 0.4
 
 
 def test_the_operators_are_registered_as_pytorch_asks() -> None:
-    """Fake tensors, schemas and autograd of both, also with the gradient of the bias left out."""
-    given = call()
-    torch.library.opcheck(torch.ops.pebblesim.attention_with_bias, given)
-    O, L = torch.ops.pebblesim.attention_with_bias(*given)
-    x = [each.detach() for each in (torch.ones_like(O), L, *given[:4], O, L)]
-    for of_bias in (True, False):
-        operator = torch.ops.pebblesim.attention_with_bias_backward
-        torch.library.opcheck(operator, (*x, of_bias, *given[4:]), test_utils=("test_schema", "test_faketensor"))
+    """Fake tensors, schemas and autograd of both, also with the gradient of the bias left out, and keys."""
+    *tensors, _, inner, left, right, at_end, scale = call()
+    for left_out in (None, torch.arange(5) >= torch.arange(6)[:, None]):
+        given = *tensors, left_out, inner, left, right, at_end, scale
+        torch.library.opcheck(torch.ops.pebblesim.attention_with_bias, given)
+        O, L = torch.ops.pebblesim.attention_with_bias(*given)
+        x = [each.detach() for each in (torch.ones_like(O), L, *given[:4], O, L)]
+        for of_bias in (True, False):
+            operator, rest = torch.ops.pebblesim.attention_with_bias_backward, (left_out, of_bias, *given[5:])
+            torch.library.opcheck(operator, (*x, *rest), test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("scale", [0.3, -0.3])
+def test_kernels_leave_out_keys_by_more_columns(interpreted: None, monkeypatch: Any, scale: float, dtype: Any) -> None:
+    """Kernels of queries and keys with more columns: their results are those of the definition."""
+    q, k, v, b = (each.detach().to(dtype) for each in tensors((3,), 2, 9, 12, (1, 2, 9, 12), d=16))
+    left_out = torch.arange(12) >= torch.tensor([5, 0, 12])[:, None]
+    given, asked = (q, k, v, b[None], left_out), kernels.Limits(3, None, None, False, scale)
+    monkeypatch.setattr(operators_of_bias, "check_triton", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    O, L = operators_of_bias._on_gpu(*given, *asked)
+    true = torch.ops.pebblesim.attention_with_bias(*given, *asked)
+    assert not O[1].any() and (L[1] == torch.inf).all() and (O - true[0]).abs().max() < 0.05
+    torch.testing.assert_close(L.masked_fill(~L.isfinite(), -torch.inf), true[1], rtol=1e-3, atol=1e-3)
+    dO = drawn(*O.shape, seed=3).detach().to(dtype)
+    made = operators_of_bias._gradients_on_gpu(dO, None, *given[:4], O, L, left_out, True, *asked)
+    right = operators_of_bias._gradients_by_definition(dO, None, *given[:4], O, L, left_out, True, *asked)
+    for mine, its in zip(made, right, strict=True):
+        assert mine.shape == its.shape and mine.stride() == its.stride()
+        assert (mine.float() - its.float()).norm() < 0.02 * its.float().norm()
+
+
+def test_padding_makes_no_table_for_each_batch() -> None:
+    """The bias that sequences share stays as it is, and so does a dense mask; with scale 0 a table says the same."""
+    from pebblesim.operator import with_bias
+
+    q, k, _, b = (each.detach() for each in tensors((2, 3), 2, 4, 5, (2, 1, 2, 4, 5)))
+    padding = torch.arange(5) >= torch.tensor([3, 5, 1, 2, 4, 5])[:, None]
+    masks_of = {"key_padding_mask": padding, "cu_seqlens": None, "key_ranges": None}
+    for added, shape in (({"bias": b}, b.shape), ({"attn_mask": torch.zeros(4, 5) == 0}, (4, 5))):
+        given = {"bias": None, "attn_mask": None} | added
+        asked = with_bias.Added(
+            **given, sinks=None, masks_of=masks_of, dropout_p=0.0, softcap=None, fallback=None, key_padding=None
+        )
+        within = None, False, "start"
+        bias, left_out, _ = with_bias._all_in_one(q, k, asked, within, None)
+        assert bias.shape == shape and left_out is padding
+        bias, left_out, _ = with_bias._all_in_one(q, k, asked, within, 0.0)
+        assert bias.shape[:2] == (2, 3) and left_out is None
 
 
 def test_a_bias_that_needs_no_gradient_gets_none() -> None:
@@ -484,6 +532,47 @@ def test_all_masks_and_sinks_beside_a_bias(data: Any, n_q: int, n_k: int, groups
     same((made[0], made[1].masked_fill(~seen, 0.0)), (O, L), leaves)
 
 
+@pytest.mark.parametrize("option", ["bias", "attn_mask"])
+def test_a_query_with_neither_a_key_nor_a_sink(option: str) -> None:
+    """O and all gradients are 0 there, L is -∞, and elsewhere they are as without that query."""
+    q, k, v, b = tensors((1,), 2, 3, 4, (2, 3, 4))
+    sinks = torch.tensor([0.5, -torch.inf], dtype=torch.float64, requires_grad=True)
+    mask = torch.arange(3)[:, None] < torch.tensor([2])
+    given = {"bias": b, "key_padding_mask": torch.ones(1, 4, dtype=torch.bool)} if option == "bias" else {}
+    given |= {"attn_mask": mask.expand(3, 4)} if option == "attn_mask" else {}
+    leaves = [q, k, v, sinks, *([b] if option == "bias" else [])]
+    O, L = attention(q, k, v, sinks=sinks, return_lse=True, **given)
+    seen = mask[:, 0] if option == "attn_mask" else torch.zeros(3, dtype=torch.bool)
+    assert not O[:, :, ~seen].any() and (L[:, 1, ~seen] == -torch.inf).all() and (L[:, 0, ~seen] == 0.5).all()
+    made = torch.autograd.grad(O.sum() + L[:, 0].sum() + L[:, 1, seen].sum(), leaves)
+    assert all(each.isfinite().all() for each in made) and not made[0][:, :, ~seen].any()
+    if option == "attn_mask":
+        x = [q[:, :, seen], k, v]
+        right = attention(*x, sinks=sinks, attn_mask=mask[seen].expand(2, 4), return_lse=True)
+        true = torch.autograd.grad(right[0].sum() + right[1].sum(), [q, k, v])
+        close([made[1], made[2]], true[1:])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_bias_and_a_mask_of_numbers_are_not_rounded_to_their_type(dtype: Any) -> None:
+    of_both = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
+    q, k, v = (drawn(1, 1, n, 8, seed=n).detach().to(dtype) for n in (3, 4, 4))
+    b, mask = (drawn(1, 3, 4, seed=seed).detach().to(of_both) for seed in (8, 9))
+    b = b + 100
+    wide = [each.double() for each in (q, k, v)]
+    true = formulas(*wide, b.double() + mask.double())[1]
+    L = attention(q, k, v, bias=b, attn_mask=mask, return_lse=True)[1]
+    assert (L - true).abs().max() < (1e-3 if dtype == torch.bfloat16 else 1e-12)
+
+
+def test_refusals_name_the_argument_and_what_computes_it() -> None:
+    q = torch.zeros(1, 1, 2, 4)
+    refused(lambda: attention(q, q, q, attn_mask=torch.full((2, 2), torch.nan)), "attn_mask has NaN")
+    refused(lambda: attention(q, q, q, bias=torch.full((2, 2), torch.inf)), "bias has NaN or")
+    wide = torch.zeros(1, 1, 2, 136)
+    refused(lambda: attention(wide, wide, wide, attn_mask=torch.zeros(2, 2) == 0), 'with fallback="sdpa"')
+
+
 def test_plain_calls_go_without_operators(monkeypatch: Any) -> None:
     """One autograd function on a GPU, here with the definition in the place of kernels; sizes are checked once."""
     from pebblesim.operator import eager, operators_of_bias as operators, with_bias
@@ -492,9 +581,9 @@ def test_plain_calls_go_without_operators(monkeypatch: Any) -> None:
     monkeypatch.setattr(eager, "plain", lambda *given: True)
     monkeypatch.setattr(with_bias, "_compile", lambda *given: None)
     monkeypatch.setattr(with_bias, "check", lambda *given: checked.append(given))
-    monkeypatch.setattr(operators, "forward", lambda *given: operators._by_definition(*given[:4], *given[4]))
+    monkeypatch.setattr(operators, "forward", lambda *given: operators._by_definition(*given[:4], None, *given[4]))
     monkeypatch.setattr(
-        operators, "backward", lambda x, of_bias, asked: operators._gradients_by_definition(*x, of_bias, *asked)
+        operators, "backward", lambda x, of_bias, asked: operators._gradients_by_definition(*x, None, of_bias, *asked)
     )
     x = tensors((2, 3), 2, 4, 4, (2, 1, 2, 4, 4))
     allowed = torch.ones(4, 4, dtype=torch.bool).tril()

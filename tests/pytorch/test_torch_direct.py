@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,11 +18,18 @@ from stand_in_card import Card, Run, kernel  # noqa: E402
 
 from pebblesim.operator import boxes, direct, recorded  # noqa: E402
 from pebblesim.operator.launch import Torch  # noqa: E402
+from pebblesim.operator.symbols import Untraced  # noqa: E402
 from pebblesim.operator.tape import Done, Launched, Made, Place, View, noted, notes  # noqa: E402
 
 
 def described(shape: list[int], strides: list[int]) -> boxes.Boxes:
     return boxes.Boxes(SimpleNamespace(shape=shape, strides=strides, padding="zero"))
+
+
+def closed(several: direct.Direct) -> direct.Form:
+    """The form of commands that are all there."""
+    several.close()
+    return several.plain()
 
 
 NUMBERS = {
@@ -64,10 +72,11 @@ def test_arguments_reach_the_driver_in_their_order(data: Any) -> None:
         grid = tuple(data.draw(st.integers(1, 99)) for _ in "xyz")
         steps.append(Launched(kernel(number + 1, types, warps=number + 1), grid, tuple(given)))
     several = direct.Direct(card.driver, {}, list[int]().append)
-    assert all(several.add(each) for each in steps) and several.close()
+    assert all(several.add(each) for each in steps)
+    form = closed(several)
     for places, stream in (([2**20 * each for each in (1, 2, 3, 4)], 7), ([2**40, 2**21, 2**30, 2**35], 9)) * 2:
         card.launches.clear()
-        several([], places, stream)
+        several(places, stream, form)
         for step, read, made in zip(steps, kinds, card.launches, strict=True):
             values = [places[each.slot] + each.offset if isinstance(each, Place) else each for _, each in read]
             expected = step.kernel.function, step.grid, (32 * step.kernel.function, 1, 1), 96, stream, values
@@ -81,9 +90,29 @@ def test_a_descriptor_is_described_as_triton_does() -> None:
     one = kernel(1, ["tensordesc<bf16[1, 64, 32],Layout()>"])
     one.made_as[0]["elem_type"] = 8  # as Triton numbers it for the device
     assert several.add(Launched(one, (1, 1, 1), ((described([5, 300, 40], [12000, 40, 1]), Place(0, 0)),)))
-    assert several.close()
+    closed(several)
     lengths, strides, box, ones = [40, 300, 5], [80, 24000], [32, 64, 1], [1, 1, 1]
     assert card.described == (10, lengths, strides, box, ones, 0, 3, 2, 0)
+
+
+@pytest.mark.parametrize("at", [0, 3, 100])
+def test_a_descriptor_that_has_its_address_elsewhere_is_left_to_triton(at: int) -> None:
+    """Addresses are written over the first word of a descriptor, so nothing else in it may depend on them."""
+    card = Card()
+    direct._encoder_of.cache_clear()
+
+    def encode(where: int, kind: int, rank: int, address: int, *rest: Any) -> int:
+        ctypes.memmove(where, address.to_bytes(8, "little"), 8)
+        ctypes.memmove(where + at, bytes([address >> 40 & 255]), 1)
+        return 0
+
+    card.driver.describe = encode
+    several = direct.Direct(card.driver, {}, list[int]().append)
+    one = kernel(1, ["tensordesc<bf16[1, 64, 32],Layout()>"])
+    one.made_as[0]["elem_type"] = 8
+    assert several.add(Launched(one, (1, 1, 1), ((described([5, 300, 40], [12000, 40, 1]), Place(0, 0)),)))
+    with pytest.raises(Untraced):
+        closed(several)
 
 
 def test_only_what_the_driver_does_alike_is_given_to_it() -> None:
@@ -119,13 +148,14 @@ def test_a_thread_without_a_context_gets_one_and_other_errors_are_said(monkeypat
     card = Card()
     card.kinds[1] = ["i32"]
     several = direct.Direct(card.driver, {}, list[int]().append)
-    assert several.add(Launched(kernel(1, ["i32"]), (1, 1, 1), (5,))) and several.close()
+    assert several.add(Launched(kernel(1, ["i32"]), (1, 1, 1), (5,)))
+    form = closed(several)
     card.fails = [201]
-    several([], [0], 7)
+    several([0], 7, form)
     assert card.entered == 1 and len(card.launches) == 1
     card.fails = [700]
     with pytest.raises(RuntimeError, match="error 700"):
-        several([], [0], 7)
+        several([0], 7, form)
     assert len(card.launches) == 1
 
 
@@ -140,9 +170,10 @@ def test_a_kernel_that_takes_memory_while_it_runs_gets_it_for_all_blocks() -> No
     card.kinds[1] = ["i32", "u64"]
     several = direct.Direct(card.driver, {}, room)
     assert several.add(Launched(kernel(1, ["i32"], run=Run(global_scratch_size=96)), (5, 3, 1), (5,)))
-    assert several.close() and rooms == [96 * 15]
+    form = closed(several)
+    assert rooms == [96 * 15]
     card.rooms = 1
-    several([], [0, 2**20], 7)
+    several([0, 2**20], 7, form)
     assert card.launches[0][-1] == [5, 2**20]
 
 
@@ -152,12 +183,13 @@ def test_threads_do_not_take_each_others_addresses() -> None:
     card.kinds[1] = ["*fp32", "*fp32"]
     several = direct.Direct(card.driver, {}, list[int]().append)
     step = Launched(kernel(1, ["*fp32", "*fp32"]), (1, 1, 1), (Place(0, 0), Place(1, 0)))
-    assert several.add(step) and several.add(step) and several.close()
+    assert several.add(step) and several.add(step)
+    form = closed(several)
     card.kernels[1] = lambda one, other: wrong.append((one, other)) if other != one + 1 else None
 
     def work(number: int) -> None:
         for turn in range(200):
-            several([], [1000 * number + turn, 1000 * number + turn + 1], number)
+            several([1000 * number + turn, 1000 * number + turn + 1], number, form)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for each in threads:
@@ -212,7 +244,7 @@ def test_a_pass_in_one_piece_of_memory_gives_what_it_gave(heads: int, n: int, wa
         with noted([x]) as written:
             views = [written.view(each) for each in call(x)]
         again = recorded.Again(written, views, 0)
-        parts = [each for each in again._calls if isinstance(each, direct.Direct)]
+        parts = [each for each in again._calls if type(each) is partial]
         assert len(parts) == 1 + wanted and sum(isinstance(each, Made) for each in written.steps) == 3
         for _ in range(3):
             x = torch.randn(heads, n + 4 - n % 4)[:, :n].contiguous()
@@ -243,7 +275,7 @@ def test_memory_is_freed_before_more_is_made(little: int, monkeypatch: Any) -> N
         del out
         return recorded.Again(written, views, 0)
 
-    kinds = [[type(each) is direct.Direct for each in call(rounds)._calls] for rounds in (1, 2)]
+    kinds = [[type(each) is partial for each in call(rounds)._calls] for rounds in (1, 2)]
     assert kinds[0] == [*[False] * (1 if little == 2**26 else 2), True] and not any(kinds[1])
     call(1)([torch.empty(8)])
     first, other = card.launches[0][-1][1], card.launches[1][-1][1]
@@ -259,10 +291,11 @@ def test_fills_and_copies_begin_within_their_memory() -> None:
         View(slot, at, torch.Size(shape), by) for slot, (at, shape, by) in zip((0, 0, 1), parts, strict=True)
     )
     assert several.add(Done(torch.Tensor.fill_, (filled, 0.0), {}, ()))
-    assert several.add(Done(torch.Tensor.copy_, (to, of), {}, ())) and several.close()
+    assert several.add(Done(torch.Tensor.copy_, (to, of), {}, ()))
+    form = closed(several)
     x = [torch.randn(20) for _ in "ab"]
     right = [each.clone() for each in x]
-    several([], [each.data_ptr() for each in x], 7)
+    several([each.data_ptr() for each in x], 7, form)
     views = [right[slot].as_strided(shape, by, at) for slot, (at, shape, by) in zip((0, 0, 1), parts, strict=True)]
     views[0].fill_(0.0)
     views[1].copy_(views[2])

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 
 torch = pytest.importorskip("torch")
 
@@ -27,6 +28,7 @@ from pebblesim.operator import (  # noqa: E402
     operators_of_sinks,
     planning,
 )
+from pebblesim.operator.cuts import Cut, cuts  # noqa: E402
 from pebblesim.operator.launch import Torch  # noqa: E402
 from pebblesim.operator.pattern import Pattern, band_of, limits  # noqa: E402
 from pebblesim.operator.tape import noted  # noqa: E402
@@ -98,7 +100,7 @@ def test_tables_of_some_heads_are_freed_before_others_need_theirs(noting: Any, m
         made.extend(map(weakref.ref, found.values()))
         return found
 
-    choice = SimpleNamespace(forecast=SimpleNamespace(rounds=3), shared=0)
+    choice = SimpleNamespace(forecast=SimpleNamespace(rounds=3), cut=None)
     module = SimpleNamespace(run=run, filled=(), fills=0)
     monkeypatch.setattr(launching, "_prepared", lambda way, given, *others: (choice, module, ("Q", "K"), given))
     tensors = {name: torch.zeros(3, 1, 8, 16).half() for name in ("Q", "K")} | {"L": torch.zeros(3, 8)}
@@ -109,42 +111,90 @@ def test_tables_of_some_heads_are_freed_before_others_need_theirs(noting: Any, m
     assert all((each == 1).all() for each in results.values())
 
 
-@pytest.mark.parametrize(("heads", "at_once"), [((6, 2), 1), ((8, 2), 2)])
-def test_a_forward_pass_by_some_of_the_heads_that_share_keys(
-    interpreted: Any, monkeypatch: Any, heads: tuple[int, int], at_once: int
-) -> None:
-    """O and L are those of all heads together, in their places, with limits and with ranges of keys."""
-    prepared, passes = launching._prepared, list[int]()
+CUTS = {
+    "one head of three": ((6, 2), 37, Cut(1, 1, (37,))),
+    "two heads of four": ((8, 2), 37, Cut(1, 2, (37,))),
+    "three parts of queries": ((4, 2), 37, Cut(1, 2, (9, 20, 37))),
+    "of two KV heads": ((6, 2), 37, Cut(2, 3, (16, 37))),
+    "of both batches": ((2, 2), 37, Cut(4, 1, (1, 37))),
+    "with more keys": ((4, 2), 50, Cut(1, 2, (9, 20, 37))),
+}
+"""Heads and KV heads, keys, and what is computed at once, of two batches with 37 queries."""
 
-    def by_query_heads(way: str, given: Any, results: Any, setting: Any) -> Any:
+
+@pytest.mark.parametrize("case", CUTS)
+def test_a_forward_pass_in_parts(interpreted: Any, monkeypatch: Any, case: str) -> None:
+    """O and L are right, and in their places: under a causal mask, without one, with key ranges, and with sinks."""
+    (of_q, of_k), n_k, cut = CUTS[case]
+    prepared, n, parts = launching._prepared, 37, list[tuple[int, ...]]()
+    number = 2 * of_q // (cut.kv_heads * cut.heads) * len(cut.ends)
+
+    def in_parts(way: str, given: Any, results: Any, setting: Any) -> Any:
         choice, *rest = prepared(way, given, results, setting)
-        passes.append(setting.pattern.shared)
-        whole = way == "forward" and setting.pattern.shared > at_once
-        return replace(choice, shared=at_once if whole else 0), *rest
+        sizes = tuple(given["Q"].shape[:3])
+        parts.extend([sizes] * (way == "forward"))
+        return replace(choice, cut=cut if way == "forward" and sizes == (2, of_q, n) else None), *rest
 
-    monkeypatch.setattr(launching, "_prepared", by_query_heads)
-    (of_q, of_k), n = heads, 37
-    x = [torch.randn(2, each, n, 16).half() for each in (of_q, of_k, of_k, of_q)]
+    monkeypatch.setattr(launching, "_prepared", in_parts)
+    x = [torch.randn(2, heads, rows, 16).half() for heads, rows in ((of_q, n), (of_k, n_k), (of_k, n_k), (of_q, n))]
     first = torch.arange(n, dtype=torch.int32).clamp(max=20)[None].expand(2, n) // 2
-    for ranges, right in (((None, None), 0), ((first, first + 5), None)):
-        check_kernels(x, (*ranges, None, right, False, 0.3, 0.0, None, False), False, torch.randn(2, of_q))
-    shared = of_q // of_k
-    assert passes == [*[shared, *[at_once] * (of_q // at_once), shared] * 2]
+    ranges = [] if len(cut.ends) > 1 else [((first, first + 5), None)]
+    for where, right in (((None, None), 0), ((None, None), None), *ranges):
+        rest = *where, None, right, right is not None and n_k > n, 0.3, 0.0, None, False
+        parts.clear()
+        check_kernels(x, rest, False, torch.randn(2, of_q))
+        assert len(parts) == 1 + number and sum(b * h * rows for b, h, rows in parts[1:]) == 2 * of_q * n
+    asked, sinks = masks.Asked(None, None, None, 0, n_k > n, 0.3, 0.0, None, False), torch.randn(2, of_q)
+    made = operators.forward(*x[:3], asked, sinks)
+    monkeypatch.setattr(launching, "_prepared", prepared)
+    close(made, operators.forward(*x[:3], asked, sinks), 1e-3)
 
 
-def test_tables_of_a_forward_pass_with_whole_heads_beat_some_rows_of_all() -> None:
-    """16 heads on 2 at d = 512: whole tables of four heads at a time, where those of eight do not fit."""
-    card, dims = cards.with_rates(cards.card("H200")), {"n_q": 9801 * 8, "n_k": 9801, "d_k": 512, "d_v": 512}
-    pattern = Pattern(band_of(right=0, rows=8), 8)
-    arguments = tuple(dims.items()), 2, "bfloat16", pattern
+def chosen_in_parts(n: int, heads: int, kv_heads: int) -> tuple[Any, Any]:
+    """The forward pass at d = 512 under a causal mask, with the usual limit of memory, and without one."""
+    card, shared = cards.with_rates(cards.card("H200")), heads // kv_heads
+    dims = {"n_q": n * shared, "n_k": n, "d_k": 512, "d_v": 512}
+    arguments = tuple(dims.items()), kv_heads, "bfloat16", Pattern(band_of(right=0, rows=shared), shared)
+    assert planning.chosen("backward", *arguments, 2**30, card).cut is None  # which sums over queries
     limited, free = (planning.chosen("forward", *arguments, room, card) for room in (2**30, None))
-    assert (limited.shared, limited.forecast.tiling.gluon, limited.forecast.rounds) == (4, True, 4)
-    assert limited.bytes <= 2**30 < free.bytes and free.shared == 0
-    assert planning.chosen("backward", *arguments, 2**30, card).shared == 0  # which sums over these heads
-    made = planning.plan(9801, 512, 16, kv_heads=2, is_causal=True)
+    return limited, free
+
+
+@pytest.mark.parametrize(("n", "heads", "kv_heads"), [(9801, 16, 2), (16384, 16, 2), (32768, 8, 4)])
+def test_whole_tables_of_parts_of_a_forward_pass_beat_some_rows_of_all(n: int, heads: int, kv_heads: int) -> None:
+    """Tables of parts have room where those of all have not, and cost little."""
+    limited, free = chosen_in_parts(n, heads, kv_heads)
+    assert limited.forecast.tiling.gluon and limited.cut is not None and free.cut is None
+    assert limited.bytes <= 2**30 < free.bytes and limited.cut.ends[-1] == n
+    made = planning.plan(n, 512, heads, kv_heads=kv_heads, is_causal=True)
     first, others = made.forward[0], [each for each in made.forward if each.tiling.schedule == "scores-stored-in-rows"]
-    assert made.unlimited[0].seconds < first.seconds < 0.8 * min(each.seconds for each in others)
-    assert "4 of the 8 heads that share keys at a time" in str(made)
+    assert first.seconds < 0.8 * min(each.seconds for each in others)
+    assert first.seconds < 1.3 * made.unlimited[0].seconds
+    assert made.cut is not None and f"  {made.cut.said(heads // kv_heads)}" in str(made).splitlines()
+
+
+@given(
+    n=st.tuples(st.integers(1, 3000), st.integers(0, 3000)),
+    heads=st.sampled_from([(1, 1), (2, 1), (4, 8), (3, 2)]),
+    mask=st.sampled_from([None, band_of(right=0), band_of(right=0, at_end=True), band_of(9, 0), band_of(right=4)]),
+    room=st.integers(1, 2**25),
+)
+def test_parts_have_all_queries_once_and_their_tables_room(n: Any, heads: Any, mask: Any, room: int) -> None:
+    """Two bytes a pair; queries are cut where the mask lets them, behind multiples of 128."""
+    (n_q, more), (kv_heads, shared) = n, heads
+    n_k = n_q + more
+    tables = 2 * n_q * n_k * shared
+    for cut in cuts(Pattern(mask, shared), n_q, n_k, kv_heads, tables, room):
+        assert kv_heads % cut.kv_heads == shared % cut.heads == 0 and cut.ends[-1] == n_q
+        lengths, keys = [each.stop - each.start for each in cut.spans], cut.keys(Pattern(mask, shared), n_k)
+        assert min(lengths) > 0 and sum(lengths) == n_q and not any(end % 128 for end in cut.ends[:-1])
+        most = max(rows * columns for rows, columns in zip(lengths, keys, strict=True))
+        assert 2 * most * cut.kv_heads * cut.heads <= room
+        if len(lengths) > 1:
+            assert mask is None or ((mask.before, mask.after) == (None, 0) and (mask.at_end or not more))
+            assert cut.heads == shared and (mask is None or cut.pattern(Pattern(mask, shared)).mask.at_end)
+            below = [end + more for end in cut.ends] if mask else [n_k] * len(keys)
+            assert keys == below
 
 
 def test_tables_are_smaller_where_less_memory_is_free(monkeypatch: Any) -> None:
@@ -180,7 +230,7 @@ def test_kernels_run_on_the_device_of_the_tensors(monkeypatch: Any) -> None:
     monkeypatch.setattr(torch.cuda, "device", device)
     for name in ("fitted", "fits"):
         monkeypatch.setattr(launching, name, lambda each: each)
-    choice = SimpleNamespace(forecast=SimpleNamespace(rounds=1), shared=0)
+    choice = SimpleNamespace(forecast=SimpleNamespace(rounds=1), cut=None)
     module = SimpleNamespace(run=lambda *given, **others: used.append(current[0]) or {})
     monkeypatch.setattr(launching, "_prepared", lambda way, given, *others: (choice, module, ("Q", "K"), given))
     x = SimpleNamespace(is_cuda=True, device=torch.device("cuda", 1), shape=(1, 1, 8, 16), dim=lambda: 4)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,8 +25,10 @@ from triton.runtime import jit  # noqa: E402
 
 from pebblesim.operator import boxes, compiling, eager, launch, masks, operators, public, recorded  # noqa: E402
 from pebblesim.operator.launching import loaded  # noqa: E402
+from pebblesim.operator.lengths import Kind, _rooms  # noqa: E402
 from pebblesim.operator.recent import Recent  # noqa: E402
-from pebblesim.operator.symbols import Script  # noqa: E402
+from pebblesim.operator.symbols import Script, Words, plain  # noqa: E402
+from pebblesim.operator.tape import Launched, Made, Place  # noqa: E402
 
 # A module's folder is deleted with it, when the cache of modules is cleared.
 pytestmark = pytest.mark.filterwarnings(
@@ -67,6 +71,10 @@ def test_what_is_found_for_some_sizes_is_right_for_others_or_refused(sizes: list
     found, here = script.function(made), others[: len(sizes)]
     assert found(sizes) == code(sizes)[0]
     right, taken = code(here)
+    words = script.function(Words(each for each in made if abs(plain(each)) < 2**63))
+    assert words(sizes) == b"".join(
+        each.to_bytes(8, "little", signed=True) for each in code(sizes)[0] if abs(each) < 2**63
+    )
     assert (found(here) == right and taken == path) or found(here) is None
     if found(here) is None:
         assert here != sizes
@@ -86,6 +94,37 @@ def test_a_plain_integer_is_a_decision() -> None:
         n // 0
 
 
+@settings(max_examples=60)
+@given(
+    slots=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=9),
+    little=st.sampled_from([2**10, 2**26]),
+)
+def test_memory_is_used_again_when_nothing_needs_it(slots: list[tuple[int, int, int]], little: int) -> None:
+    """Drawn memory, by its size, the step that uses it first, and how many later the last one: none is used twice."""
+    options = {"dtype": torch.float32}
+    made = [Made(at, (128 * size,), (1,), options) for at, (size, _, _) in enumerate(slots)]
+    times = [range(first, first + length + 1) for _, first, length in slots]
+    order = sorted(made, key=lambda each: times[each.slot][0])
+    steps = [
+        Launched(None, (1, 1, 1), tuple(Place(at, 0) for at, its in enumerate(times) if step in {its[0], its[-1]}))
+        for step in range(11)
+    ]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("pebblesim.operator.lengths.LITTLE", little)
+        words, begins = _rooms(order, steps)
+    assert len(words) == 1 or sum(words) * 4 > little
+    places = {slot: (room, begin, begin + 512 * slots[slot][0]) for slot, room, begin in begins}
+    assert all(end <= 4 * words[room] for room, _, end in places.values())
+    for one, (room, begin, end) in places.items():
+        for other, (its_room, its_begin, its_end) in places.items():
+            together = max(times[one][0], times[other][0]) <= min(times[one][-1], times[other][-1])
+            if one < other and together and room == its_room:
+                assert end <= its_begin or its_end <= begin
+    alike = [size for size, first, length in slots]
+    if len({*alike}) == 1 and all(times[a.slot][-1] < times[b.slot][0] for a, b in pairwise(order)):
+        assert sum(words) == 128 * alike[0]
+
+
 class Watched(TorchDispatchMode):
     """Fills and copies of PyTorch, as the driver would be asked for them; no memory is used twice."""
 
@@ -98,7 +137,7 @@ class Watched(TorchDispatchMode):
         if name == "fill_":
             self.noted.append(("fill", args[0].data_ptr(), args[0].numel()))
         elif name == "copy_":
-            to, of = args
+            to, of = (x.view(x.shape[-2:]) if x.dim() > 2 and x.shape[:-2].numel() == 1 else x for x in args)
             apart = [4 * (x.stride(0) if x.shape[0] > 1 else x.shape[1]) for x in (of, to)]
             where = [place for x, pitch in zip((of, to), apart, strict=True) for place in (x.data_ptr(), pitch)]
             self.noted.append(("copy", *where, to.shape[1] * 4, to.shape[0]))
@@ -243,7 +282,9 @@ def test_traced_passes_launch_what_untraced_ones_do(told: Told, d: int) -> None:
     lengths = [500, 511, 497, 512, 400, 384, 272, 257, 505, 448, 300]
     recorded._KINDS.clear()
     assert all(check(told, (2, 3, 1, n, n), d, None, 0) == 2 for n in lengths)
-    assert sum(len(each) for each in recorded._KINDS.values() if each) <= 8  # both passes, of 16 and 256 tokens or not
+    assert (
+        sum(len(each.traced or ()) for each in recorded._KINDS.values()) <= 8
+    )  # both passes, of 16 and 256 tokens or not
 
 
 @pytest.mark.slow
@@ -262,6 +303,30 @@ def test_drawn_passes_launch_what_untraced_ones_do(
     for n_q, n_k in lengths:
         check(told, (*heads, n_q, n_k), d, *limits, tokens_first)
         check(told, (*heads, n_k, n_k), d, *limits, tokens_first)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_values_that_are_a_part_of_keys_have_passes_of_their_own(told: Told, first: bool) -> None:
+    """Keys and values of the same sizes, in one memory and in two: a trace of the one does not serve the other."""
+    for table in (recorded._KINDS, recorded._KEPT, recorded._SEEN):
+        table.clear()
+    asked = masks.Asked(None, None, None, None, False, 0.1, 0.0, None, False)
+
+    def inputs(n: int, together: bool) -> list[Any]:
+        Q, K = (torch.empty(1, heads, n, 576, dtype=torch.bfloat16) for heads in (16, 1))
+        V = torch.empty(K.shape, dtype=K.dtype)[..., :512]
+        return [Q, K, K[..., :512] if together else V]
+
+    for n in (130, 134):
+        for together in (first, not first, first):
+            x = inputs(n, together)
+            for _ in range(3):
+                operators.forward(*x, asked)
+            call = partial(operators.forward, *x, asked)
+            again = told.of(call, x, False)
+            assert again == told.of(call, x, True) and again[0]
+    (known,) = recorded._KINDS.values()
+    assert known.traced and all(isinstance(each, Kind) for each in known.traced)
 
 
 def packed(n: int) -> dict[str, Any]:

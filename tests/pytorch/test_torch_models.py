@@ -41,7 +41,7 @@ OTHERS = {
     "BertModel": "equal",  # all keys
     "BigBirdPegasusForCausalLM": "equal",  # causal, by layers that do not say so
     "Qwen3NextForCausalLM": "equal",  # layers of other kinds between
-    "T5ForConditionalGeneration": "refused",  # position biases
+    "T5ForConditionalGeneration": "equal",  # position biases
     "DogeForCausalLM": "refused",  # masks of numbers
     "T5Gemma2ForConditionalGeneration": "refused",  # two masks put together
     "GlmMoeDsaForCausalLM": "refused",  # keys chosen one by one

@@ -65,10 +65,10 @@ class Cell:
     tiling: Tiling
 
 
-def calibrating() -> list[Shape]:
+def calibrating(widths: tuple[int, ...] = (64, 128, 256, 512)) -> list[Shape]:
     """Attentions to calibrate a card with: long and short, even and odd, few blocks and many, masked or not."""
     made = []
-    for d in (64, 128, 256, 512):
+    for d in widths:
         long = 8192 if d <= 128 else 4096
         lengths: list[tuple[str | None, int, int]] = [
             *((None, n, heads) for n, heads in ((long, 8), (1024, 2), (4096, 1), (1900, 6), (700, 20), (5000, 1))),

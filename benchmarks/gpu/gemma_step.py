@@ -1,0 +1,189 @@
+"""A training step of six layers of Gemma 4, with our attention, PyTorch's, and without attention; on a GPU.
+
+python benchmarks/gpu/gemma_step.py --time-limit 90 -o FOLDER [--lengths 16384 32768 5003] [--peer FILE]
+
+Batch 1, bfloat16, random words: five layers with a window of 1,024 tokens and heads of 256 columns, one layer with
+heads of 512 columns and all tokens before. A row for each length is appended to FOLDER/gemma_step.jsonl, and what is
+there is not measured again. Steps of all contenders alternate, so that they have the same clock; a time is from the
+first line of Python until the card is idle. `kernels` are the milliseconds of the kernels that take longest in a step
+of ours, whose tables take 1 GiB; "pebblesim, 4 GiB" has room for more. `--peer` names a Python file with a function
+`attend(module, query, key, value, attention_mask, **others)`, an attention function of transformers, which takes part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+LENGTHS = 16384, 32768, 5003, 4096
+
+LEAST, MOST, LONG = 2, 20, 2000.0
+"""The least and the most steps of each contender, and milliseconds that they take together."""
+
+ROOM = 2**32
+"""Bytes that tables take where a user lets them: those of the longest text here, of two heads that share keys."""
+
+SIZES = {
+    "vocab_size": 4096,
+    "hidden_size": 2304,
+    "intermediate_size": 4608,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "global_head_dim": 512,
+    "sliding_window": 1024,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the rows")
+    parser.add_argument("--lengths", type=int, nargs="*", default=LENGTHS)
+    parser.add_argument("--time-limit", type=float, default=90.0, help="seconds after which nothing new is begun")
+    parser.add_argument("--peer", type=Path, help="another attention function of transformers")
+    parser.add_argument("--table", action="store_true", help="print the table of docs/gemma-4.md, without a GPU")
+    asked = parser.parse_args()
+    began, file = time.monotonic(), asked.output / "gemma_step.jsonl"
+    if asked.table:
+        print(*table([json.loads(line) for line in file.read_text().splitlines()]), sep="\n")
+        return
+    asked.output.mkdir(parents=True, exist_ok=True)
+    known = {json.loads(line)["n"] for line in file.read_text().splitlines()} if file.exists() else set()
+    import torch
+
+    names, model = registered(asked.peer), made(torch, SIZES, "cuda")
+    with file.open("a", encoding="utf-8") as out:
+        for n in asked.lengths:
+            if n in known or time.monotonic() - began > asked.time_limit:
+                continue
+            row = {"n": n, "card": torch.cuda.get_device_name(), "torch": torch.__version__, **raced(model, names, n)}
+            out.write(json.dumps(row) + "\n")
+            out.flush()
+            print(json.dumps(row), flush=True)
+
+
+COLUMNS = {"pebblesim": "ours", "pebblesim, 4 GiB": "with 4 GiB", "sdpa": "sdpa"}
+"""Contenders, as the table names them, but for the one without attention."""
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """Milliseconds of a step of each contender, and bytes at most."""
+    head = ["n", "no attention, ms", *(f"{name}, {unit}" for unit in ("ms", "GB") for name in COLUMNS.values())]
+    lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
+    for row in sorted(rows, key=lambda each: each["n"]):
+        cells = [f"{row[name]['ms']:,.1f}" if name in row else "–" for name in ("no attention", *COLUMNS)]
+        cells += [f"{row[name]['GB']:.1f}" if name in row else "–" for name in COLUMNS]
+        lines.append(f"| {row['n']:,} | {' | '.join(cells)} |")
+    return lines
+
+
+def registered(peer: Path | None) -> list[str]:
+    """The names of the attentions that take part, known to transformers."""
+    from transformers import AttentionInterface
+
+    from pebblesim.gpu.transformers import register
+
+    register()
+    AttentionInterface.register("no attention", nothing)
+    register("pebblesim, 4 GiB", workspace=ROOM)
+    names = ["pebblesim", "pebblesim, 4 GiB", "sdpa", "no attention"]
+    if peer is not None:
+        spec = importlib.util.spec_from_file_location("peer", peer)
+        assert spec and spec.loader
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        AttentionInterface.register("peer", module.attend)
+        names.append("peer")
+    return names
+
+
+def made(torch: Any, sizes: dict[str, int], device: str) -> Any:
+    """The model, with random weights."""
+    from transformers.models.gemma4 import Gemma4ForCausalLM, Gemma4TextConfig
+
+    torch.manual_seed(0)
+    config = Gemma4TextConfig(**sizes, hidden_size_per_layer_input=0, use_cache=False)
+    return Gemma4ForCausalLM(config).to(device, torch.bfloat16)
+
+
+def raced(model: Any, names: list[str], n: int) -> dict[str, Any]:
+    """Of each contender milliseconds of a step, bytes at most, seconds of the first step, and what it computed."""
+    import torch
+
+    ids = torch.randint(1, SIZES["vocab_size"], (1, n), device=model.device)
+    steps = {name: stepping(model, name, ids) for name in names}
+    found: dict[str, Any] = {}
+    for name, step in steps.items():
+        try:
+            torch.cuda.reset_peak_memory_stats()
+            first, loss = timed(torch, step)
+            norms = [each.grad.float().norm() for each in model.parameters() if each.grad is not None]
+            found[name] = {
+                "first_s": first / 1e3,
+                "loss": float(loss),
+                "gradient_norm": float(torch.stack(norms).norm()),
+            }
+            found[name] |= {"GB": torch.cuda.max_memory_allocated() / 1e9, "times": []}
+        except Exception as error:  # of PyTorch, or of a peer
+            found[name] = {"error": f"{type(error).__name__}: {error}"[:300]}
+        model.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()
+    for number in range(MOST):
+        for name, row in found.items():
+            if "times" in row and (number < LEAST or sum(row["times"]) < LONG):
+                row["times"].append(timed(torch, steps[name])[0])
+    for row in found.values():
+        if times := row.pop("times", None):
+            row |= {"ms": median(times), "least_ms": min(times)}
+    return found | {"kernels": kernels_of(torch, steps["pebblesim"])}
+
+
+def stepping(model: Any, name: str, ids: Any) -> Callable[[], Any]:
+    """A function that computes the gradients of a step, and returns the loss."""
+
+    def step() -> Any:
+        model.set_attn_implementation(name)
+        model.zero_grad(set_to_none=True)
+        loss = model(ids, labels=ids).loss
+        loss.backward()
+        return loss.detach()
+
+    return step
+
+
+def timed(torch: Any, step: Callable[[], Any]) -> tuple[float, Any]:
+    """Milliseconds of a step, and what it returns."""
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    found = step()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - begin) * 1e3, found
+
+
+def kernels_of(torch: Any, step: Callable[[], Any]) -> dict[str, float]:
+    """Milliseconds of the kernels that take longest, by name."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        step()
+        torch.cuda.synchronize()
+    times = {each.key[:60]: each.self_device_time_total / 1e3 for each in seen.key_averages()}
+    return {name: round(ms, 2) for name, ms in sorted(times.items(), key=lambda each: -each[1])[:16]}
+
+
+def nothing(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **others: Any) -> tuple[Any, None]:
+    """All that is not attention: the values of each token, and something of the queries and keys for gradients."""
+    shared = query.shape[1] // key.shape[1]
+    mixed = (key + value).repeat_interleave(shared, 1) + query
+    return mixed.transpose(1, 2).contiguous(), None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Parts of a forward pass whose tables have room: some of the heads that share keys, or some queries of all of them.
+
+The pass sums nothing over queries, so that each part is an attention of its own: under a causal mask its last query is
+at the last of its keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice, pairwise
+from typing import Any, NamedTuple
+
+UNIT = 128
+"""Queries are cut into multiples of them, which tiles divide."""
+
+MORE, MOST = 2, 64
+"""Numbers of parts of the queries that are tried, from the least one on, and the largest: more may use all
+multiprocessors better."""
+
+KV_HEADS = 1, 2, 4
+"""KV heads that are computed at once, where queries are cut: with several of them blocks are more alike."""
+
+
+class Cut(NamedTuple):
+    """The part of a forward pass that is computed at once.
+
+    Attributes:
+        kv_heads: KV heads, of all batches.
+        heads: query heads, of those that share keys.
+        ends: where parts of the queries of a head end.
+    """
+
+    kv_heads: int
+    heads: int
+    ends: tuple[int, ...]
+
+    @property
+    def spans(self) -> list[slice]:
+        """The queries of each part."""
+        return [slice(*span) for span in pairwise((0, *self.ends))]
+
+    def pattern(self, pattern: Any) -> Any:
+        """The pairs of a part, as `Pattern` has them, from those of all."""
+        mask = pattern.mask and replace(pattern.mask, rows=self.heads)
+        if mask and len(self.ends) > 1:
+            mask = replace(mask, at_end=True)
+        return pattern._replace(mask=mask, shared=self.heads)
+
+    def keys(self, pattern: Any, n_k: int) -> list[int]:
+        """Keys that the queries of each part attend to, from the first one on."""
+        return [n_k if pattern.mask is None else end + n_k - self.ends[-1] for end in self.ends]
+
+    def said(self, shared: int) -> str:
+        """A part of a sentence: heads or queries that are computed at a time."""
+        if self.heads < shared:
+            return f"{self.heads:,} of the {shared:,} heads that share keys at a time"
+        return f"queries in {len(self.ends):,} parts, of {self.kv_heads:,} KV head{'s' * (self.kv_heads > 1)} at a time"
+
+
+def cuts(pattern: Any, n_q: int, n_k: int, heads: int, tables: int, room: int) -> Iterator[Cut]:
+    """The ways to cut heads that share keys, or queries, so that tables of a part have room.
+
+    Queries are cut without a mask, and under a causal one that ends at the last key.
+
+    Args:
+        pattern: the pairs that are allowed.
+        n_q, n_k: numbers of queries and keys of a head.
+        heads: KV heads in all.
+        tables: bytes of the tables of a KV head, of all heads that share it.
+        room: bytes that tables may take.
+    """
+    shared, mask = pattern.shared, pattern.mask
+    yield from (Cut(1, n, (n_q,)) for n in range(shared - 1, 0, -1) if shared % n == 0 and tables * n <= room * shared)
+    at_end = n_q == n_k or (n_q < n_k and mask is not None and mask.at_end)
+    if mask is None or (at_end and (mask.before, mask.after) == (None, 0)):
+        for kv_heads in (n for n in KV_HEADS if heads % n == 0):
+            pairs = room * n_q * n_k // (tables * kv_heads)
+            ends = (_ends(n_q, n_k, mask is not None, parts, pairs) for parts in range(2, min(n_q // UNIT, MOST) + 1))
+            yield from (Cut(kv_heads, shared, each) for each in islice(filter(None, ends), MORE))
+
+
+def _ends(n_q: int, n_k: int, causal: bool, parts: int, pairs: int) -> tuple[int, ...]:
+    """The ends of as many parts of about the same size with this number of pairs at most; empty if they have more."""
+    ends = [n_q]
+    for left in range(parts, 0, -1):
+        keys = ends[-1] + n_k - n_q if causal else n_k
+        alike = ends[-1] * (left - 1) // left // UNIT * UNIT
+        start = max(alike, -(-(ends[-1] - pairs // keys) // UNIT) * UNIT)
+        if start >= ends[-1]:
+            return ()
+        ends.append(start)
+    return tuple(reversed(ends[:-1])) if start == 0 else ()

@@ -1,0 +1,164 @@
+"""What a first call has done beside it: Triton is made ready in a thread, and launchers are built beside kernels."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from triton.backends.nvidia import driver as nvidia
+from triton.runtime import cache, driver
+
+from pebblesim.kernels import releases
+from pebblesim.operator import compiling
+
+ONE_EACH = not releases.here().arguments_together
+"""Whether the Triton here builds a launcher for each kind of kernel."""
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of what is done once in a process, in order, with stand-ins for what Triton does."""
+    done = list[str]()
+    kind = type(driver)
+    monkeypatch.setattr(kind, "active", property(lambda self: done.append(threading.current_thread().name)))
+    monkeypatch.setattr(cache, "triton_key", lambda: done.append("key"))
+    compiling.begin.cache_clear()
+    return done
+
+
+def test_triton_is_made_ready_once_in_other_threads(begun: list[str]) -> None:
+    compiling.begin().result(10)
+    assert compiling.begin() is compiling.begin()
+    assert len(begun) == 2 and "key" in begun and threading.current_thread().name not in begun
+
+
+def test_a_triton_that_cannot_be_made_ready_is_left_to_the_launch(
+    begun: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for ever, and nothing is raised where no kernel is compiled."""
+
+    def lost() -> None:
+        raise RuntimeError("no library")
+
+    monkeypatch.setattr(cache, "triton_key", lost)
+    assert compiling.begin().result(10) is None
+    compiling.begin.cache_clear()
+
+
+def test_threads_take_turns_more_often_while_kernels_are_compiled(begun: list[str]) -> None:
+    usual = sys.getswitchinterval()
+    with compiling.together():
+        assert sys.getswitchinterval() == pytest.approx(compiling.TURN)
+        compiling.begin().result(10)
+    assert sys.getswitchinterval() == usual > compiling.TURN
+
+
+def test_the_last_thread_that_compiles_gives_turns_back() -> None:
+    """Also if it began later than another one that is done."""
+    usual, turns = sys.getswitchinterval(), compiling._TURNS
+    turns.__enter__()
+    turns.__enter__()
+    turns.__exit__()
+    assert sys.getswitchinterval() == pytest.approx(compiling.TURN)
+    turns.__exit__()
+    assert sys.getswitchinterval() == usual
+
+
+def kernel(*kinds: str, made: list[Any]) -> Any:
+    """A function that compiles a kernel whose arguments are of these types, as Triton gives it to a thread."""
+    src = SimpleNamespace(signature=dict(enumerate(kinds)), constants={}, fn=SimpleNamespace(arg_names=[]))
+
+    def compiled() -> Any:
+        made.append(src)
+        return src
+
+    return compiled
+
+
+def test_kernels_are_read_one_by_one_and_waited_for_while_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that is in Triton's cache, which nobody reads, is not waited for for ever."""
+    monkeypatch.setattr(compiling._Threads, "_launcher", lambda *given: None)
+    now, most, read, last = [0], [0], list[int](), threading.Event()
+
+    def reading(number: int) -> None:
+        now[0] += 1
+        most[0] = max(most[0], now[0])
+        time.sleep(0.02)
+        read.append(number)
+        now[0] -= 1
+
+    def kernel_of(number: int) -> Any:
+        src = SimpleNamespace(make_ir=lambda: reading(number))
+
+        def compiled() -> None:
+            if number:
+                src.make_ir()
+                last.wait(10)
+
+        return compiled
+
+    compiling.let_through()  # where nothing is compiled
+    with compiling._Threads(4) as threads:
+        monkeypatch.setattr(compiling.HERE, "threads", threads, raising=False)
+        for number in range(4):
+            threads.submit(kernel_of(number))
+        compiling.let_through()
+        assert sorted(read) == [1, 2, 3] and most == [1]
+        last.set()
+
+
+@pytest.mark.skipif(not ONE_EACH, reason="this Triton has one launcher for all kernels")
+def test_a_launcher_is_built_once_for_each_kind_before_its_kernels_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    built, made = list[Any](), list[Any]()
+    monkeypatch.setattr(
+        type(driver), "active", SimpleNamespace(launcher_cls=lambda src, metadata: built.append((src, metadata)))
+    )
+    with compiling._Threads(1) as threads:
+        many = [threads.submit(kernel(*kinds, made=made)) for kinds in (("i32",), ("i32", "*bf16"), ("i32",))]
+        assert [each.result(10) for each in many] == made
+    assert [[*source.signature.values()] for source, _ in built] == [["i32"], ["i32", "*bf16"]]
+
+
+@pytest.mark.skipif(not ONE_EACH, reason="this Triton has one launcher for all kernels")
+def test_a_launcher_that_is_not_built_is_left_to_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*given: Any) -> None:
+        raise RuntimeError("no compiler of C")
+
+    monkeypatch.setattr(type(driver), "active", SimpleNamespace(launcher_cls=lost))
+    with compiling._Threads(2) as threads:
+        found: Future[Any] = threads.submit(kernel("i32", made=[]))
+        assert found.result(10).signature == {0: "i32"}
+
+
+@pytest.mark.skipif(not ONE_EACH, reason="this Triton has one launcher for all kernels")
+@pytest.mark.parametrize("described", [0, 2])
+def test_a_launcher_built_before_is_the_one_of_the_kernel(monkeypatch: pytest.MonkeyPatch, described: int) -> None:
+    """Its source, which is the key in Triton's cache, is that for what a compiled kernel says of its descriptors."""
+    texts = list[str]()
+
+    def compiled(src: str, **options: Any) -> Any:
+        texts.append(src)
+        return SimpleNamespace(launch=None)
+
+    monkeypatch.setattr(nvidia, "compile_module_from_src", compiled)
+    monkeypatch.setattr(nvidia, "library_dirs", list)
+    monkeypatch.setattr(type(driver), "active", SimpleNamespace(launcher_cls=nvidia.CudaLauncher))
+    kinds = [*["tensordesc<bf16[1, 128, 64],NVMMASharedLayout()>"] * described, "*bf16", "i32", "i64", "constexpr"]
+    src = SimpleNamespace(signature=dict(zip("abcdef", kinds, strict=False)), constants={(len(kinds) - 1,): 3})
+    compiling._build_launcher(src, tuple(src.signature.values()))
+    told = {"swizzle": 3, "elem_size": 2, "elem_type": 10, "block_size": [1, 128, 64], "fp4_padded": False}
+    names = "global_scratch_size", "global_scratch_align", "profile_scratch_size", "profile_scratch_align"
+    made = dict.fromkeys((*names, "launch_cooperative_grid", "launch_pdl"), 0)
+    nvidia.CudaLauncher(src, SimpleNamespace(**made, tensordesc_meta=[told] * described or None))
+    assert texts[0] == texts[1]
+    without = nvidia.make_launcher(src.constants, src.signature, None)
+    assert (without != texts[0]) is bool(described)
