@@ -44,7 +44,7 @@ PARTS = {
         ),
         "gluon_writer",
     ),
-    "Gluon: rows": ("gluon_consumer",),
+    "Gluon: rows": ("gluon_consumer", "gluon_tables"),
     "Gluon: scores, products": ("gluon_parts", "gluon_parts_plan", "gluon_scores", "gluon_product"),
     "Gluon: columns": ("gluon_columns", "gluon_columns_plan"),
     "rules of Gluon programs": ("rules",),
@@ -57,8 +57,8 @@ PARTS = {
 LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
-def lines_of_code(text: str) -> int:
-    """Lines of a Python file that are neither blank, nor comments, nor texts that stand alone."""
+def code_lines(text: str) -> set[int]:
+    """Numbers of the lines of a Python file that are neither blank, nor comments, nor texts that stand alone."""
     alone = {
         (node.lineno, node.col_offset)
         for node in ast.walk(ast.parse(text))
@@ -68,7 +68,7 @@ def lines_of_code(text: str) -> int:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in LAYOUT and not (token.type == tokenize.STRING and token.start in alone):
             code.update(range(token.start[0], token.end[0] + 1))
-    return len(code)
+    return code
 
 
 def room_of(path: Path) -> str:
@@ -90,7 +90,7 @@ def main() -> None:
     lines: Counter[str] = Counter()
     number: Counter[str] = Counter()
     for path in files():
-        size, room = lines_of_code(path.read_text(encoding="utf-8")), room_of(path)
+        size, room = len(code_lines(path.read_text(encoding="utf-8"))), room_of(path)
         name = str(path.relative_to(ROOT))
         of_kernels = name.startswith(KERNELS) and name not in BESIDE_KERNELS
         parts = [f"  {part}" for part, names in PARTS.items() if of_kernels and path.stem in names]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import Pebblesim, in_folder
 from hypothesis import HealthCheck, settings
 from turns import function, in_turn, one_in
 
@@ -93,6 +94,12 @@ def registry() -> Iterator[None]:
     """Whatever a test registers is forgotten after it."""
     with PROBLEMS.temporary(), SCHEDULES.temporary():
         yield
+
+
+@pytest.fixture
+def pebblesim(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Pebblesim:
+    """Run a command in this process, in an empty folder."""
+    return in_folder(tmp_path, monkeypatch, capsys)
 
 
 @pytest.fixture(scope="module")

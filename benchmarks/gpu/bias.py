@@ -250,7 +250,7 @@ def table(rows: list[dict[str, Any]]) -> None:
     if not shapes:
         return
     others = [name for name in OTHERS if any(name in row["both"] for row in shapes)]
-    heads = ["n", "heads", "sequences", "pass", "ours, ms", *(OTHERS[name] for name in others), "memory, MiB"]
+    heads = ["n, heads, sequences", "pass", "ours, ms", *(OTHERS[name] for name in others)]
     print("|", " | ".join(heads), "|\n" + "|---" * len(heads) + "|")
     ratios: dict[tuple[str, str], list[float]] = {}
     for row in shapes:
@@ -263,9 +263,12 @@ def table(rows: list[dict[str, Any]]) -> None:
             card = {name: each["card_us"] / 1e3 for name, each in row[way].items()}
             all_of_them = ("ours", *others)
             cells = [f"{times[name] / 1e3:.2f} ({card[name]:.2f})" if name in times else "–" for name in all_of_them]
-            peaks = [str(row["peak_mib"].get(name, "–")) for name in all_of_them]
-            passes, memory = ("forward", "") if way == "forward" else ("both passes", " / ".join(peaks))
-            print("|", " | ".join([*(str(row[what]) for what in heads[:3]), passes, *cells, memory]), "|")
+            layer = ", ".join(str(row[what]) for what in ("n", "heads", "sequences"))
+            print("|", " | ".join([layer, "forward" if way == "forward" else "both passes", *cells]), "|")
+    print()
+    for name in ("ours", *others):
+        peaks = [row["peak_mib"][name] for row in shapes if name in row["peak_mib"]]
+        print(f"memory of both passes beside inputs: {name} {min(peaks)} to {max(peaks)} MiB")
     print()
     for (way, name), values in ratios.items():
         print(f"{way}: {name} {geometric_mean(values):.2f} times ours, {min(values):.2f} to {max(values):.2f}")

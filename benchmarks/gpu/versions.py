@@ -152,12 +152,12 @@ def of_gluon() -> Iterator[tuple[str, str, int | str]]:
 
     for tiles in HOPPER:
         d = tiles.widths[1]
-        widths = {"d_v": d, "d_r": 64} if tiles.schedule in of_tests.TOGETHER else {"d_k": d, "d_v": d}
+        widths = {"d_v": d, "d_r": 64} if tiles.schedule in of_tests.TOGETHER else {**tiles.widest, "d_k": d}
         dims = {"n_q": 4096, "n_k": 4096, **widths}
         program, sizes = get(tiles.schedule).in_dims(dims).program, {**dims, **tiles.blocks}
         made = gluon(program, sizes, scale=0.1, shared=1, dense=True, **tiles.options)
         vectors = {f"{name}_ptr" for name, tensor in program.tensors.items() if is_float32(program, tensor)}
-        kept = plans(program, sizes, "bfloat16", **tiles.options)
+        kept = plans(program, sizes, **tiles.options)
         for kernel in (each for each in made.kernels if each.launch.name in kept):
             yield "gluon sm_90", f"{tiles}: {kernel.name}", number_of(stores, made.text, kernel.name, vectors)
 

@@ -162,31 +162,20 @@ def kernels_for(problem_name: str, call: Call, shared: int) -> tuple[Tiling, ...
 
 
 def hopper_tiling(schedule: str, dims: Mapping[str, int]) -> Tiling:
-    """The tiles of a schedule's Gluon kernels, for its dimensions.
+    """The tiles of a schedule's Gluon kernels, for its dimensions; the narrowest ones also for narrower heads.
 
     Raises:
-        UsageError: there are none; the sentence says for which there are.
+        UsageError: there are none; the sentence says why.
     """
-    widths = {name: size for name, size in dims.items() if name.startswith("d")}
-    widest = max(widths.values(), default=1)
-    offered = {each.schedule: each.widths[1] for each in HOPPER}  # the widest is the last one
-    if schedule not in offered:
-        raise UsageError(
-            f"{schedule} has no tiles for Gluon kernels; take {', '.join(offered)}, give each --block, or take "
-            "--target triton."
-        )
-    if widest > offered[schedule]:
-        raise UsageError(
-            f"{schedule} has tiles for Gluon kernels up to d = {offered[schedule]}, and d is {widest}; give each "
-            "--block, or take --target triton."
-        )
-    for each in HOPPER:
-        narrow = all(widths.get(name, widest) <= most for name, (_, most) in each.sides.items())
-        if each.schedule == schedule and widest <= each.widths[1] and narrow:
+    offered, why = [each for each in HOPPER if each.schedule == schedule], ""
+    for each in offered:
+        refusal = replace(each.domain, widths=(1, each.widths[1])).refusal(Call(dims), each.blocks)
+        if refusal is None:
             return each
+        why = f" for these sizes: {refusal.why}"
+    others = "" if offered else f"take {', '.join(dict.fromkeys(each.schedule for each in HOPPER))}, "
     raise UsageError(
-        f"{schedule} has tiles for Gluon kernels with d_v up to 128 where d_k is {widest}; give each --block, or take "
-        "--target triton."
+        f"{schedule} has no tiles for Gluon kernels{why}; {others}give each --block, or take --target triton."
     )
 
 

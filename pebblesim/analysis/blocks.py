@@ -7,6 +7,7 @@ part of a schedule are chosen separately, with its words and pebbles in closed f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -105,8 +106,10 @@ def _printed(schedule: Schedule, dims: Mapping[str, int], M: int) -> Blocks:
             f"the source of {schedule.name} prints no block sizes; use 'fit', 'best', or sizes of your own."
         )
 
+    given = {**dims, **_in_nd(schedule, dims)}
+
     def sizes(M: int) -> Blocks:
-        return {name: evaluate_rule(text, {**dims, "M": M}) for name, text in schedule.paper.items()}
+        return {name: evaluate_rule(text, {**given, "M": M}) for name, text in schedule.paper.items()}
 
     for name, size in sizes(M).items():
         if size < 1:
@@ -117,6 +120,29 @@ def _printed(schedule: Schedule, dims: Mapping[str, int], M: int) -> Blocks:
                 least_M,
             )
     return sizes(M)
+
+
+def _in_nd(schedule: Schedule, dims: Mapping[str, int]) -> dict[str, int]:
+    """The n and d of printed rules, which are for one number of queries and keys, and one width.
+
+    Raises:
+        UsageError: a rule has one of them, and the sizes that it stands for differ.
+    """
+    of, named = schedule.problem.in_dims(dims), set(re.findall(r"\w+", " ".join(schedule.paper.values())))
+    meant = of.from_nd
+    found: dict[str, int] = {}
+    if not of.pairs or of.pairs[0] == of.pairs[1]:
+        return found  # no other case than the square one
+    for name in sorted(named & set(meant.values())):
+        its = {dim: size for dim, size in dims.items() if meant[dim] == name}
+        if len(set(its.values())) > 1:
+            differ = ", ".join(f"{dim} = {size}" for dim, size in its.items())
+            raise UsageError(
+                f"the source of {schedule.name} prints block sizes for one {name}, and here {differ}; use 'fit', "
+                "'best', or sizes of your own."
+            )
+        found[name] = next(iter(its.values()))
+    return found
 
 
 def _fit(

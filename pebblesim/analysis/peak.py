@@ -207,10 +207,11 @@ class Occupancy:
 
     def _end(self, loop: ir.Loop) -> None:
         """Behind the outermost loop over its terms a sum is a value, to which those of another product may be added."""
+        around = frozenset(self.open)
         for tile in fed_outside(loop) - self.from_memory:
             ended = self.chain or tile in self.ended  # of a chain the last terms were perhaps not run
             one_each = self.live.get(tile) == self._words(tile.ranges)
-            if ended and one_each and self.within.get(tile) == frozenset(self.open):
+            if ended and one_each and self.within.get(tile) == around:
                 self.values.add(tile)
 
     def _is_steady(self, before: dict[ir.Tile, int]) -> bool:

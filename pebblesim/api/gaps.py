@@ -14,7 +14,7 @@ from pebblesim.core.sizes import axis, listed
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.arguments import BlockRule, problem_dims
 from pebblesim.counting.best import best_of
-from pebblesim.counting.compare import runs_of
+from pebblesim.counting.compare import compare, runs_of
 from pebblesim.counting.count import OF_WAY, Counted
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import Schedule
@@ -141,7 +141,11 @@ def gaps(
         if (row := best_of(runs, rows[-1].schedule if rows else "")) is not None:
             rows.append(row)
     if not rows:
-        raise UsageError(f"no schedule of {solves.name!r} fits at any of these M.")
+        counted = compare(solves.name, schedules=among, M=words, blocks=blocks, summation=summation, **shape).rows
+        least, name = min((row.least_M or row.peak_red, row.schedule) for row in counted)
+        raise UsageError(
+            f"no schedule of {solves.name!r} fits at any of these M; {name} needs the least, M ≥ {least:,}."
+        )
     return Gaps(solves.name, sizes, rows)
 
 

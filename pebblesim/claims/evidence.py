@@ -18,7 +18,7 @@ ENOUGH, DRAWS, TRIES, STATES = 50, 40, 3000, 20_000
 """Comparisons with counts wanted for each theorem, cases drawn for each schedule, cases drawn at most from a theorem's
 own sizes, and states of each search."""
 
-WORDS_AT_ONCE = ("C4", "C5", "D5", "D6", "E7")
+WORDS_AT_ONCE = ("C4", "C5", "D5", "D6", "E7", "E9")
 """Theorems that count the words in the cache at a time."""
 
 FILE = "evidence.json"
@@ -161,5 +161,6 @@ def _remarks(records: Sequence[Record]) -> Iterator[str]:
             f"Nor does any reach {', '.join(at_once)}, as n must be many times d. In their place, the lemmas are\n"
             "tried on games: that of (6) in `test_cases_of_two_times.py`, that of C4 and C5 in\n"
             "`test_words_at_two_times.py`, that of E7 in `test_any_order.py`, that of D5 there and in\n"
-            "`test_closed_lines.py`, and the steps of (7), for D6, in `test_cases_of_several_times.py`.\n"
+            "`test_closed_lines.py`, the steps of (7), for D6, in `test_cases_of_several_times.py`, and those of\n"
+            "(10), for E9, in `test_outputs_at_several_times.py`.\n"
         )

@@ -96,7 +96,8 @@ STRONGHOLDS: Mapping[str, Stronghold] = {
     ),
     "E5": _square("backward-qkv", Span(2, 7), Span(0, 7, _D), Span(-5, 1, _D2)),
     "E6": _square("backward-qkv", Span(2, 7), Span(0, 7, _D), Span(1, 6, _D2)),
-    "E7": _square("backward-qkv", Span(0, 4), Span(4, 7, _D), Span(0.6, 1.5, _ND)),
+    "E7": _square("backward-qkv", Span(0, 4), Span(4, 5.2, _D), Span(0.6, 1.5, _ND)),
+    "E9": _square("backward-qkv", Span(0, 4), Span(5.3, 7.5, _D), Span(0.7, 1.5, _ND)),
     "E8": _square("backward-qkv", Span(0, 4), Span(8.5, 11, _D), Span(-1.5, 0.2, _ND)),
     "V1": Stronghold(
         "forward-latent",

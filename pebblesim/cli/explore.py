@@ -8,7 +8,7 @@ from typing import Annotated
 from urllib.parse import urlencode
 
 from pebblesim.cli.completion import problems
-from pebblesim.cli.options import D, N, TypedCache, argument, command, family, option, output_file
+from pebblesim.cli.options import D, N, TypedCache, argument, check_page, command, family, option, output_file
 from pebblesim.cli.printing import say
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import dtype_of, parse_size
@@ -34,6 +34,7 @@ def explore(
     output: Annotated[Path, output_file("--output -o", "The page, an HTML file.")],
 ) -> None:
     """Write a page for any browser, offline: the words of every schedule, with sizes and M moved by hand."""
+    check_page(output)
     if story:
         if problems or any(value is not None for value in (n, d, m, dtype)):
             raise UsageError("--story is a page of its own: leave out problems, -n, -d, -M and --dtype.")

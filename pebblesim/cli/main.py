@@ -49,11 +49,6 @@ class _Commands(Commands):
         command.rich_help_panel = next(panel for panel, names in PANELS.items() if name in names)
         return command
 
-    def resolve_command(self, context: Any, args: list[str]) -> Any:
-        if args and args[0] not in HOMES and not (args[0].startswith("-") or context.resilient_parsing):
-            raise UnknownName("command", args[0], HOMES)
-        return super().resolve_command(context, args)
-
     def parse_args(self, context: Any, args: list[str]) -> list[str]:
         asked = bool(args)
         try:

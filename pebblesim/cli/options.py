@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from pebblesim.cli.completion import BY_NAME, Values, one_of, problems, schedules
 from pebblesim.cli.printing import WIDE
 from pebblesim.cli.waiting import still_at_work
-from pebblesim.core.errors import NoSizes, UsageError
+from pebblesim.core.errors import NoSizes, UnknownName, UsageError
 from pebblesim.core.files import check_place
 from pebblesim.core.sizes import check_type_is_used, parse_size, parse_words, several
 
@@ -47,6 +47,16 @@ def in_its_place(context: typer.Context, path: Path | None) -> Path | None:
     if path is not None and not context.resilient_parsing:
         check_place(path)
     return path
+
+
+def check_page(path: Path) -> None:
+    """Refuse a name that no browser takes for a page.
+
+    Raises:
+        UsageError: it does not end in .html.
+    """
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"unknown file format: {path.name!r}; the name of a page must end in .html.")
 
 
 def argument(help: str, metavar: str | None = None, values: Values | None = None) -> Any:
@@ -363,6 +373,12 @@ class Commands(TyperGroup):
         convert_here(self, ctx)
         return super().parse_args(ctx, args)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and not (args[0].startswith("-") or ctx.resilient_parsing):
+            raise UnknownName(f"command of {ctx.info_name}" if ctx.parent else "command", args[0], known)
+        return super().resolve_command(ctx, args)
+
 
 class _Command(TyperCommand):
     """A command whose values are converted here, and that takes one value once; Typer would keep the last one."""
@@ -377,7 +393,9 @@ class _Command(TyperCommand):
                     and not (param.multiple or param.is_flag)
                     and params.count(param) > 1
                 ):
-                    raise UsageError(f"{param.opts[0]} was given twice; it takes one value.")
+                    name = param.opts[0]
+                    takes = f"one list of sizes, such as {name} 64,128" if param.metavar == "SIZES" else "one value"
+                    raise UsageError(f"{name} was given twice; it takes {takes}.")
         return super().parse_args(ctx, args)
 
 

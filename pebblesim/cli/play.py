@@ -16,6 +16,7 @@ from pebblesim.cli.options import (
     Option,
     ScheduleName,
     argument,
+    check_page,
     command,
     family,
     option,
@@ -88,8 +89,7 @@ def watch(
     if len(names) > 2:
         raise UsageError(f"{len(names)} names were given; a page shows one game, or two side by side.")
     path = output or Path(f"{'-'.join(Path(name).stem for name in names)}.html")
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"unknown file format: {path.name!r}; the name of a page must end in .html.")
+    check_page(path)
     recordings = [_recorded(name, game, option, format, moves) for name in names]
     save(path, *recordings)
     for recording in recordings:

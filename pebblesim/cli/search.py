@@ -47,7 +47,7 @@ def search(
     mask: MaskText = None,
     word_bytes: Annotated[
         str | None,
-        option("--word-bytes", "Bytes of words, as Q=2,K=2,V=1; 4 for other tensors. -M is then in bytes.", "SIZES"),
+        option("--word-bytes", "Bytes of words, as Q=2,K=2,V=1; 4 for other tensors. -M is then in bytes.", "BYTES"),
     ] = None,
     heads: HeadChoice,
     devices: Annotated[

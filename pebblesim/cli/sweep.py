@@ -107,7 +107,7 @@ def sweep(
     if as_json:
         print_json({"rows": list(table)})
     elif output is None:
-        show(*table.parts(("schedule", *sizes.dims, "M", "io", "gap", "total_io")))
+        show(*table.parts(("schedule", *sizes.dims, "M", "io", "passed", "least_M", "gap", "total_io")))
     else:
         say(f"written {output}: {len(table):,} rows")
     passed = table.columns.get("passed", ())

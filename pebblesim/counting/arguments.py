@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from pebblesim.core.errors import NoSizes, UsageError
@@ -44,20 +45,29 @@ def dims_meant(solves: Problem, named: Mapping[str, object]) -> Mapping[str, str
     if not named:
         raise NoSizes(f"{taken} none.")
     given = ", ".join(f"{name} = {size}" for name, size in named.items())
-    raise UsageError(f"{taken} {given}{_missing(named)}{_blocks_among(named, {*own, *solves.dims})}.")
+    raise UsageError(f"{taken} {given}{_missing(named, solves)}{_blocks_among(named, {*own, *solves.dims})}")
 
 
-def _missing(named: Mapping[str, object]) -> str:
-    """Say which of n and d is missing, where one of them alone was given."""
-    lacks = {"n", "d"} - set(named)
-    return f"; {lacks.pop()} is missing" if len(named) == len(lacks) == 1 else ""
+def _missing(named: Mapping[str, object], solves: Problem) -> str:
+    """Say which sizes are missing, n or d or a dimension where others have their own, or which of n and d is idle."""
+    from_nd = (solves.rectangle or solves).from_nd
+    begun = {from_nd[name] for name in named if name in from_nd and (solves.rectangle or name not in ("n", "d"))}
+    unset = {dim: kind for dim, kind in from_nd.items() if dim not in named and kind not in named}
+    own = begun if solves.rectangle else {*from_nd.values()} if begun else set()
+    if lacks := list(dict.fromkeys(dim if kind in own else kind for dim, kind in unset.items())):
+        return f"; {' and '.join(lacks)} {'are' if len(lacks) > 1 else 'is'} missing"
+    set_by = {dim if dim in named else kind for dim, kind in from_nd.items()}
+    idle = [name for name in ("n", "d") if name in named and name not in set_by]
+    return f"; leave out {' and '.join(idle)}, which no dimension is left for" if idle else ""
 
 
 def _blocks_among(named: Mapping[str, object], dims: set[str]) -> str:
-    """Say where sizes of blocks are given, if there are names that no dimension has."""
+    """Say where sizes of blocks are given, if there are names that no dimension has, or which dimension was meant."""
     others = {name: size for name, size in named.items() if name not in {"n", "d", *dims}}
+    if near := [match for name in others for match in get_close_matches(name, dims, n=1, cutoff=0.75)]:
+        return f"; did you mean {' and '.join(near)}?"
     on_the_line = " ".join(f"--block {name}={size}" for name, size in others.items())
-    return f"; sizes of blocks are given as blocks={others}, or {on_the_line}" if others else ""
+    return f"; sizes of blocks are given as blocks={others}, or {on_the_line}." if others else "."
 
 
 def _of_parts(solves: Problem, dims: Mapping[str, int]) -> dict[str, int]:

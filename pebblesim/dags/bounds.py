@@ -144,15 +144,21 @@ def windows(data: TaskData) -> Bound:
 
 
 def paths(data: TaskData, seconds: float) -> Bound:
-    """Bound by values of disjoint parts that are read, or else the last open path to a value closes too late."""
+    """Bound by values of parts that are read, or else the last open path to a value closes too late.
+
+    These are values that are computed. The reads of inputs that `windows` counts with recomputation are others.
+    """
+    from pebblesim.dags import windows as fronts
     from pebblesim.dags.open_paths import MOST_VERTICES, words
 
     name, n = "paths", data.task.steps
-    source = "paths: what is read in disjoint parts, or all paths to a value close with fewer pebbles than they need"
+    source = (
+        "paths: what is read in parts, or all paths to a value close with fewer pebbles than they need; and windows"
+    )
     why_not = f"{n:,} vertices to compute; it allows at most {MOST_VERTICES:,}" if n > MOST_VERTICES else ""
     if why_not := _unfit(data, AT_ONCE) or why_not:
         return Bound(name, 0, source, AT_ONCE, why_not)
-    return Bound(name, data.words + words(data, seconds), source, AT_ONCE)
+    return Bound(name, fronts.words(data, again=True) + words(data, seconds), source, AT_ONCE)
 
 
 def trees(data: TaskData) -> Bound:

@@ -134,7 +134,8 @@ class Domain:
                     f"they take head dimensions of {low} and more, and one is {size}", "fill rows up with zeros"
                 )
             if size > high or (self.copied and size % GROUP):
-                return Refusal(f"they take {name} up to {high} in whole groups of {GROUP} words, and it is {size}")
+                known = f"{name} up to {high:,}" if size > high else name
+                return Refusal(f"they take {known} in whole groups of {GROUP} words, and it is {size}")
         if self.shared and (call.shared > self.shared or call.shared & (call.shared - 1)):
             known = f"powers of two up to {self.shared:,} of heads that share keys"
             return Refusal(f"they take {known}, and not {call.shared:,}")
@@ -171,7 +172,7 @@ CAPPING = replace(TRITON, softcap=TRITON.widths[1])
 
 GLUON = replace(TRITON, masks=(NoneType, Band), shared=ROWS, alone=None, copied=True)
 
-ADDING = replace(GLUON, sides=dict.fromkeys(("d", "d_k"), (LEAST_SIDE + 1, 128)), same_bits=False, alone="B_c")
+ADDING = replace(GLUON, sides={"d_k": (LEAST_SIDE + 1, 128)}, same_bits=False, alone="B_c")
 """Kernels that add to the gradient of the queries in memory: two warpgroups, tiles of twice 16 columns."""
 
 LATENT = replace(GLUON, masks=(NoneType,), sides={"d_r": (LEAST_SIDE, ROWS)}, shared=2**15)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from pebblesim.kernels.masked_once import columns_matter, masked_once
+from pebblesim.kernels.masked_once import columns_matter, difference, masked_once
 from pebblesim.kernels.triton_ranges import Setting
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
@@ -114,13 +114,10 @@ def _vanishing(nodes: list[ir.Node], subtracted: frozenset[ir.Tile]) -> frozense
                 return (tile, rng) in found
             case ir.MatMul(left=left, right=right):
                 return any(rng in ref.shape and zeros(ref, rng) for ref in (left, right))
-            case ir.Elementwise(op="exp", operands=(ir.Elementwise(op="sub", operands=(_, ir.Ref(tile=tile))),)):
-                return tile.ranges == (rng,) and tile in subtracted
-            case ir.Elementwise(op="mul", operands=operands):
-                return any(zeros(each, rng) for each in operands)
-            case ir.Elementwise(op="add" | "sub", operands=operands):
-                return all(zeros(each, rng) for each in operands)
-        return False
+        logarithm = _subtracted(expr)
+        if logarithm is not None:
+            return logarithm.ranges == (rng,) and logarithm in subtracted
+        return vanishes(expr, lambda each: zeros(each, rng))
 
     before = -1
     while before != len(found):
@@ -130,10 +127,20 @@ def _vanishing(nodes: list[ir.Node], subtracted: frozenset[ir.Tile]) -> frozense
     return frozenset(found)
 
 
+def vanishes(expr: ir.Expr, zero: Callable[[ir.Expr], bool]) -> bool:
+    """Whether an expression is 0 since some factor of it is, or all that it adds up: `zero` says which of these are."""
+    match expr:
+        case ir.Elementwise(op="mul", operands=operands):
+            return any(map(zero, operands))
+        case ir.Elementwise(op="add" | "sub", operands=operands):
+            return all(map(zero, operands))
+    return False
+
+
 def _subtracted(expr: ir.Expr) -> ir.Tile | None:
     """The vector of a difference that is an exponent, of a tile with rows and columns."""
-    match expr:
-        case ir.Elementwise(op="exp", operands=(ir.Elementwise(op="sub", operands=(_, ir.Ref(tile=tile))),)):
+    match difference(expr):
+        case (_, ir.Ref(tile=tile)):
             return tile if len(expr.shape) == 2 and len(tile.ranges) == 1 else None
     return None
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from pebblesim.core.errors import UsageError
 from pebblesim.kernels.bias import is_bias
-from pebblesim.kernels.domains import GLUON, OF_GLUON
+from pebblesim.kernels.domains import GLUON, OF_GLUON, Call
 from pebblesim.kernels.fills import copied, filled_before
 from pebblesim.kernels.gluon_block import Block, loops_of
 from pebblesim.kernels.gluon_columns import ColumnsRoles
@@ -33,7 +34,7 @@ from pebblesim.kernels.products import products
 from pebblesim.kernels.rules import broken
 from pebblesim.kernels.strides import WORDS as GROUP
 from pebblesim.kernels.tables import GROUP_OF_WORDS, Tables, tables
-from pebblesim.kernels.triton import Source, Writes, check, far_away, for_no_pair, module, setting_of
+from pebblesim.kernels.triton import Source, Writes, check, for_no_pair, module, most_words, setting_of
 from pebblesim.kernels.triton_kernel import Writer
 from pebblesim.kernels.triton_ranges import Setting
 from pebblesim.language import program as ir
@@ -80,29 +81,13 @@ def gluon(
         UnknownName: the data type is unknown.
     """
     check(program, dtype, shared, softcap)
-    if dtype not in GLUON.dtypes:
-        raise refused(
-            program,
-            f"tensor cores of a Gluon kernel take words of 16 bits, not {dtype}",
-            "give --dtype bfloat16 or float16",
-        )
-    if scale is not None and scale <= 0:
-        raise refused(program, f"the scale {scale:g} is not positive", OTHERWISE)
-    if mask is not None and type(mask) is not Band:
-        raise refused(program, f"mask {mask} is not a band", f"give causal, window:W or band:W, or {OTHERWISE}")
-    if mask is not None and mask.empty(program.grid(sizes), 1, 0).any():
-        raise refused(program, f"mask {mask} leaves some queries without a key", "leave these queries out")
+    _check_domain(program, sizes, dtype, mask, 1.0 if scale is None else scale, shared)
     if stages < 2:
         raise refused(program, "a ring of one stage would be waited for by itself", "take --stages 2 or more")
-    if not shared and far_away(program, sizes):
-        raise refused(program, "a head has 2³¹ words or more", OTHERWISE)
-    if shared & (shared - 1):
-        raise refused(program, f"{shared} heads share keys, and a tile has as many rows of each", OTHERWISE)
     if shared:
         program = copied(program, sizes, GROUP_OF_WORDS)
     made = _launches(program)
     _check_pairs(program, made, sizes, mask)
-    _check_columns(program, made, sizes)
     band, apart_in_memory = mask if isinstance(mask, Band) else None, (shared, dense)
     setting = setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory, softcap)
     setting = replace(setting, sums=sums)
@@ -116,9 +101,6 @@ def gluon(
             raise refused(program, "persistent blocks do not write tables of pairs", "leave --persistent out")
         if roles is ColumnsRoles:
             check_columns(program, block, persistent)
-        elif setting.strides.shared > (most := OF_GLUON.get(program.name, GLUON).shared):
-            why = f"{setting.strides.shared} heads share keys, and a tile has {most} rows of a warpgroup"
-            raise refused(program, why, OTHERWISE)
         made = GluonWriter(setting, name, block, roles)
         check_shared(program, launch, made.program.shared, stages)
         assert not (wrong := broken(made.program)), f"{launch.name}: {'; '.join(wrong)}"
@@ -144,20 +126,20 @@ def _check_pairs(program: ir.Program, made: list[Launch], sizes: ir.Sizes, mask:
                 raise refused(program, why, f"leave these out, or {OTHERWISE}")
 
 
-def _check_columns(program: ir.Program, made: list[Launch], sizes: ir.Sizes) -> None:
-    """Check that rows begin where the copy engine can.
+def _check_domain(
+    program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | None, scale: float, shared: int
+) -> None:
+    """Check that what is asked is in the domain of these kernels, with any tiles.
 
     Raises:
-        UsageError: some do not.
+        UsageError: it is not.
     """
-    for node in (node for launch in made if multiplies(launch) for node in ir.walk(launch.block)):
-        if not isinstance(node, ir.Read) or node.tensor.name not in program.inputs or len(node.tile.ranges) != 2:
-            continue
-        if is_bias(node):  # threads read it
-            continue
-        if (width := sizes[node.tile.ranges[1].dim]) % GROUP:
-            why = f"line {node.line} reads rows of {width} words of {node.tensor.name}, and the copy engine takes"
-            raise refused(program, f"{why} multiples of {GROUP}", f"give such head dimensions, or {OTHERWISE}")
+    dims, grid = {dim: sizes[dim] for dim in program.dims}, None if mask is None else program.grid(sizes)
+    words = 0 if shared else most_words(program, sizes)
+    call = Call(dims, mask, grid, dtype, max(shared, 1), scale=scale, words=words)
+    domain = replace(OF_GLUON.get(program.name, GLUON), least=GROUP)  # widths are filled up to tiles
+    if (refusal := domain.refusal(call, sizes)) is not None:
+        raise UsageError(f"{program.name} as Gluon kernels: {refusal.why}; {refusal.advice or OTHERWISE}.")
 
 
 def plans(program: ir.Program, sizes: ir.Sizes, *, stages: int = 2, persistent: bool = False) -> dict[str, Block]:

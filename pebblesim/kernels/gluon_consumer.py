@@ -20,7 +20,7 @@ from pebblesim.kernels import statements as st
 from pebblesim.kernels.gluon_block import ROWS, Addition, Block, Buffer, filled, freed
 from pebblesim.kernels.gluon_roles import Issued
 from pebblesim.kernels.gluon_tables import TablesRoles
-from pebblesim.kernels.gluon_widths import columns_of_part, terms as terms_of_product
+from pebblesim.kernels.gluon_widths import columns_of_part
 from pebblesim.kernels.products import factors
 from pebblesim.kernels.terms import (
     ZERO,
@@ -295,14 +295,10 @@ class Consumer(TablesRoles):
             first = self._operands[node] = self._in_registers(node, "16")
         turned = right.transposed ^ frame
         second, width = self._in_shared(ring, turned), ring.rows if turned else ring.width
-        pieces = terms_of_product(expr.left.shape[1], self.scope.sizes)
-        if held is None or sum(length for _, length in pieces) == held.width:
+        if held is None:
             self.issue(to, first, second, onto, width, node.line)
-            return
-        for begin, length in pieces:  # `_note` notes the last one
-            self.running += [Issued(node.target.tile, (to,), (), node in self.plan.late)] * (begin > 0)
-            parts = first.call("slice", begin, length, dim=1), second.call("slice", begin, length, dim=0)
-            self.issue(to, *parts, to if begin else onto, width, node.line)
+        else:
+            self.issue_over(node, to, first, second, onto, width, held.width)
 
     def _multiply_all(self, to: Held, addition: Addition) -> None:
         """Issue some columns of a product of what all warpgroups computed with what stays."""

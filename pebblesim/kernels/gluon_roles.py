@@ -22,8 +22,9 @@ from pebblesim.kernels.gluon_boxes import SPLIT, Box, corner, sides
 from pebblesim.kernels.gluon_plan import held_transposed, refused
 from pebblesim.kernels.gluon_scope import RowsScope, RowsValues
 from pebblesim.kernels.gluon_text import STREAMED_TOGETHER
-from pebblesim.kernels.gluon_widths import columns_of_part
+from pebblesim.kernels.gluon_widths import columns_of_part, terms as terms_of_product
 from pebblesim.kernels.lowering import Lowering
+from pebblesim.kernels.products import factors
 from pebblesim.kernels.statements import terms_of, within
 from pebblesim.kernels.terms import (
     ZERO,
@@ -312,6 +313,19 @@ class Roles(Lowering):
             return
         zeros = call("zeros", listed(rows, width), Word("float32"), self.scope.layout(width))
         self.say(st.Issue(to, left, right, zeros, Name("False"), line=line))
+
+    def issue_over(
+        self, node: ir.Compute, to: Held, left: Term, right: Term, onto: Term | None, width: int, columns: int
+    ) -> None:
+        """Issue a product over columns in shared memory, of those that there are; its last piece is noted elsewhere."""
+        pieces = terms_of_product(factors(node).left.shape[1], self.scope.sizes)
+        if sum(length for _, length in pieces) == columns:
+            self.issue(to, left, right, onto, width, node.line)
+            return
+        for begin, length in pieces:
+            self.running += [Issued(node.target.tile, (to,), (), node in self.plan.late)] * (begin > 0)
+            parts = left.call("slice", begin, length, dim=1), right.call("slice", begin, length, dim=0)
+            self.issue(to, *parts, to if begin else onto, width, node.line)
 
     def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:
         """Store a matrix row by row, as its layout is or, where threads have registers left, in wide pieces."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pebblesim.kernels.storage import padded
 from pebblesim.language import program as ir
@@ -78,12 +79,15 @@ def _parts(rng: ir.Range, sizes: ir.Sizes) -> int:
 
 
 def _tiles(node: ir.Node) -> Iterator[ir.Tile]:
+    """The tiles of a primitive, first the one that it makes, moves or deletes."""
     match node:
         case ir.Compute(target=target, expr=expr):
             yield target.tile
             yield from (ref.tile for ref in ir.refs(expr))
-        case ir.Read(tile=tile) | ir.Write(tile=tile) | ir.Zeros(tile=tile) | ir.Constant(tile=tile):
-            yield tile
+        case ir.Loop() | ir.Init():
+            pass
+        case _:
+            yield node.tile
 
 
 class _Divided:
@@ -95,54 +99,31 @@ class _Divided:
 
     def body(self, nodes: list[ir.Node]) -> list[ir.Node]:
         """The nodes of a body."""
-        return [made for node in nodes for made in self._node(node)]
+        return [made for node in nodes for made in self._nodes(node)]
 
-    def _node(self, node: ir.Node) -> Iterator[ir.Node]:
+    def _nodes(self, node: ir.Node) -> list[ir.Node]:
+        """The nodes in the place of one."""
         match node:
             case ir.Loop(body=body):
-                yield replace(node, body=self.body(body))
-            case ir.Init():
-                yield node
-            case ir.Compute(expr=ir.MatMul(left=left) as expr) if left.shape[1] in self.parts:
-                for part in self.parts[left.shape[1]]:  # terms of a sum
-                    yield replace(node, expr=self._expr(expr, part), mode="add" if part.number else node.mode)
-            case ir.Compute(target=target, expr=expr):
-                for part in self._of(target.tile):
-                    yield replace(node, target=self._ref(target, part), expr=self._expr(expr, part))
-                if not self._of(target.tile):
-                    yield node
-            case _:
-                for part in self._of(node.tile):
-                    made = replace(node, tile=self._tile(node.tile, part))
-                    yield replace(made, source=self._tile(made.source, part)) if isinstance(made, ir.Move) else made
-                if not self._of(node.tile):
-                    yield node
+                return [replace(node, body=self.body(body))]
+            case ir.Compute(expr=ir.MatMul(left=left)) if left.shape[1] in self.parts:  # terms of a sum
+                made = [self._part(node, part) for part in self.parts[left.shape[1]]]
+                return [made[0], *(replace(each, mode="add") for each in made[1:])]
+        ranges = next((tile.ranges for tile in _tiles(node)), ())
+        parts = next((self.parts[rng] for rng in ranges if rng in self.parts), [])
+        return [self._part(node, part) for part in parts] or [node]
 
-    def _of(self, tile: ir.Tile) -> list[Part]:
-        """The parts of a tile; none if it is not divided."""
-        return next((self.parts[rng] for rng in tile.ranges if rng in self.parts), [])
+    def _part(self, node: ir.Node, part: Part) -> Any:
+        """A node of a part of the columns."""
 
-    def _tile(self, tile: ir.Tile, part: Part) -> ir.Tile:
-        if part.parent not in tile.ranges:
-            return tile
-        made = self.of.get((tile, part)) or ir.Tile(f"{tile.name}_{part.number}", self._shape(tile.ranges, part))
-        return self.of.setdefault((tile, part), made)
+        def own(each: ir.Part) -> ir.Part:
+            if isinstance(each, ir.Range):
+                return part if each is part.parent else each
+            if isinstance(each, ir.Tensor) or part.parent not in each.ranges:
+                return each
+            if (each, part) not in self.of:
+                ranges: ir.Ranges = ir.rebuilt(each.ranges, own)
+                self.of[each, part] = ir.Tile(f"{each.name}_{part.number}", ranges)
+            return self.of[each, part]
 
-    def _ref(self, ref: ir.Ref, part: Part) -> ir.Ref:
-        tile = self._tile(ref.tile, part)
-        return ref if tile is ref.tile else ir.Ref(tile, tile.ranges, ref.transposed)
-
-    def _expr(self, expr: ir.Expr, part: Part) -> ir.Expr:
-        match expr:
-            case ir.Ref():
-                return self._ref(expr, part)
-            case ir.Elementwise(operands=operands):
-                made = tuple(self._expr(each, part) for each in operands)
-                return replace(expr, operands=made, shape=self._shape(expr.shape, part))
-            case ir.MatMul(left=left, right=right):
-                return ir.MatMul(self._ref(left, part), self._ref(right, part), self._shape(expr.shape, part))
-        return replace(expr, operand=self._expr(expr.operand, part))
-
-    @staticmethod
-    def _shape(shape: ir.Ranges, part: Part) -> ir.Ranges:
-        return tuple(part if rng is part.parent else rng for rng in shape)
+        return ir.rebuilt(node, own)

@@ -10,7 +10,7 @@ from math import inf, prod
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.bias import has_bias
 from pebblesim.kernels.key_ranges import KeyRanges
-from pebblesim.kernels.masked_once import exponent_of
+from pebblesim.kernels.masked_once import difference, exponent_of
 from pebblesim.kernels.products import factors, products
 from pebblesim.kernels.sinks import SINKS, as_exponents
 from pebblesim.kernels.terms import (
@@ -331,8 +331,8 @@ class Lowering:
     def _keep_slope(self, node: ir.Compute) -> None:
         """Before scores become exponentials, keep the slope of the capped ones, if their gradient is computed here."""
         values = self.values
-        match node.expr:
-            case ir.Elementwise(op="exp", operands=(ir.Elementwise(op="sub", operands=(ir.Ref(tile=scores), _)),)) if (
+        match difference(node.expr):
+            case (ir.Ref(tile=scores), _) if (
                 self.setting.softcap and node.target.tile in self.facts.multiplied and values.state(scores).unscaled
             ):
                 slope = self.scope.names.new("slope")

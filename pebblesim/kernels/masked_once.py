@@ -11,14 +11,20 @@ from collections.abc import Iterable
 from pebblesim.language import program as ir
 
 
+def difference(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr] | None:
+    """x and y of an expression exp(x - y); None if it is another one."""
+    match expr:
+        case ir.Elementwise(op="exp", operands=(ir.Elementwise(op="sub", operands=(x, y)),)):
+            return x, y
+    return None
+
+
 def exponent_of(expr: ir.Expr) -> ir.Ref | None:
     """The scores of which an expression is the maximum of each row, or the exponentials less a vector of rows."""
-    match expr:
-        case ir.RowReduction(op="rowmax", operand=ir.Ref() as scores):
+    match expr.operand if isinstance(expr, ir.RowReduction) and expr.op == "rowmax" else difference(expr):
+        case ir.Ref() as scores:
             return None if scores.transposed else scores
-        case ir.Elementwise(
-            op="exp", operands=(ir.Elementwise(op="sub", operands=(ir.Ref() as scores, ir.Ref() as v)),)
-        ):
+        case (ir.Ref() as scores, ir.Ref() as v):
             return None if scores.transposed or len(v.shape) == 2 else scores
     return None
 

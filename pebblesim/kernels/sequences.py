@@ -7,8 +7,7 @@ time; their sums are in registers at once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from pebblesim.kernels.strides import OVER_PAIRS
 from pebblesim.language import program as ir
@@ -74,22 +73,14 @@ class _Copy:
 
     def of(self, node: ir.Node) -> ir.Node:
         """A node that is no loop."""
-        made: ir.Node = self._of(node)
+        made: ir.Node = ir.rebuilt(node, self._own)
         return replace(made, at=self.sequence) if isinstance(made, ir.Read | ir.Write) else made
 
-    def _of(self, part: Any) -> Any:
-        """A part of a node, with the tiles and tensors of the sequence."""
+    def _own(self, part: ir.Part) -> ir.Part:
+        """The tile or tensor of the sequence; those over pairs are all sequences', and ranges are alike."""
         match part:
-            case ir.Tile(name=name) if name in OVER_PAIRS:
-                return part
-            case ir.Tile():
-                return self.tiles.setdefault(part, replace(part))
             case ir.Tensor(name=name):
                 return self.tensors[name]
-            case tuple():
-                return tuple(map(self._of, part))
-            case ir.Range():
-                return part
-        if not is_dataclass(part) or isinstance(part, type):
-            return part
-        return replace(part, **{each.name: self._of(getattr(part, each.name)) for each in fields(part)})
+            case ir.Tile(name=name) if name not in OVER_PAIRS:
+                return self.tiles.setdefault(part, replace(part))
+        return part

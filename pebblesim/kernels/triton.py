@@ -30,7 +30,6 @@ from pebblesim.kernels.fills import L_IN_ROWS, copied
 from pebblesim.kernels.identifiers import Identifiers
 from pebblesim.kernels.key_ranges import ARGUMENTS, SHARING, KeyRanges
 from pebblesim.kernels.sinks import SINKS, SINKS_BATCH
-from pebblesim.kernels.statements import KernelProgram
 from pebblesim.kernels.strides import RESULTS, strides
 from pebblesim.kernels.tables import GROUP_OF_WORDS, tables
 from pebblesim.kernels.terms import HOST, constant, text
@@ -79,10 +78,6 @@ class Writes(Protocol):
     @property
     def kernel(self) -> Kernel:
         """The kernel, of which `text` is the source."""
-
-    @property
-    def program(self) -> KernelProgram:
-        """The statements of the kernel."""
 
     def text(self) -> str:
         """The source of the kernel."""
@@ -255,13 +250,10 @@ def longest_sides(program: ir.Program, sizes: ir.Sizes) -> dict[str, int]:
     return largest_tiles(made, free_dimensions(program, made), sizes)
 
 
-def far_away(program: ir.Program, sizes: ir.Sizes) -> bool:
-    """Whether some matrix that is no table of pairs has 2³¹ words or more."""
-    return any(
-        prod(tensor.sides(sizes)) >= FAR
-        for name, tensor in program.tensors.items()
-        if name in program.inputs or name in program.outputs
-    )
+def most_words(program: ir.Program, sizes: ir.Sizes) -> int:
+    """The words of the largest matrix that is no table of pairs."""
+    given = {*program.inputs, *program.outputs}
+    return max(prod(tensor.sides(sizes)) for name, tensor in program.tensors.items() if name in given)
 
 
 def setting_of(
@@ -288,7 +280,7 @@ def setting_of(
         tables=tables(program, made, sizes, mask),
         free=free,
         even=all(sizes[dim] % side == 0 for dim, side in largest_tiles(made, free, sizes).items()),
-        far=far_away(program, sizes) if far is None else far,
+        far=most_words(program, sizes) >= FAR if far is None else far,
         logarithms={tensor for name, tensor in program.tensors.items() if name in (LOGARITHM, L_IN_ROWS)},
         strides=strides(program, sizes, *own, names),
         softcap=softcap,

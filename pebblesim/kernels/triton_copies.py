@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Container
 from math import prod
 
+from pebblesim.kernels.facts import vanishes
+from pebblesim.kernels.masked_once import difference
 from pebblesim.kernels.statements import Copy, Map
 from pebblesim.kernels.terms import (
     MINUS_INFINITY,
@@ -82,15 +84,10 @@ def _nothing(scope: Scope, expr: ir.Expr, read: list[ir.Read], logs: set[ir.Tile
     }
     zero = {node.tile for node in read} - logs | weights
 
-    def vanishes(each: ir.Expr) -> bool:
-        match each:
-            case ir.Ref(tile=tile):
-                return tile in zero
-            case ir.Elementwise(op="mul", operands=operands):
-                return any(map(vanishes, operands))
-        return False
+    def nothing(each: ir.Expr) -> bool:
+        return each.tile in zero if isinstance(each, ir.Ref) else vanishes(each, nothing)
 
-    return vanishes(expr)
+    return nothing(expr)
 
 
 def read_copies(values: Values, node: ir.Read) -> Copy:
@@ -166,44 +163,29 @@ def without_rescaling(body: list[ir.Node], logs: Container[ir.Tile]) -> list[ir.
     top = max(old, w); old = exp(old - top); w = exp(w - top); S = old S + w x, ...; old = top. For many w at once, top
     is the maximum of all of them, and each S is rescaled once.
     """
-    news = [node for node in body if isinstance(node, ir.Compute) and node.mode == "new" and _is_maximum(node)]
-    moved, stated = (
-        [node for node in body if isinstance(node, ir.Move)],
-        [n for n in body if not isinstance(n, ir.Delete)],
-    )
-    if len(news) != 1 or len(moved) != 1 or moved[0] is not stated[-1] or moved[0].source is not news[0].target.tile:
-        return body
-    top, old = moved[0].source, moved[0].tile
-    match news[0].expr:
-        case ir.Elementwise(operands=(ir.Ref(tile=before), ir.Ref(tile=w))) if before is old and w in logs:
-            pass
-        case _:
-            return body
-
-    def falls(node: ir.Node, tile: ir.Tile) -> bool:
-        """Whether a tile becomes e to the power of itself less the maximum."""
-        match node:
-            case ir.Compute(target=ir.Ref(tile=same), mode="assign", expr=ir.Elementwise(op="exp", operands=(inner,))):
-                return same is tile and [ref.tile for ref in ir.refs(inner)] == [tile, top] and _is_difference(inner)
-        return False
-
-    falling = [node for node in body if falls(node, old)]
-    weights = [node for node in body if falls(node, w)]
-    if len(falling) != 1 or len(weights) != 1:
-        return body
-    own = {tile for node in body if (tile := ir.entering(node))}
-    left: list[ir.Node] = []
-    for node in body:
-        if node in (news[0], falling[0], moved[0]):
-            continue
-        if isinstance(node, ir.Compute) and node.target.tile not in own and not _rescaled(node, old):
-            return body
-        left.append(node)
-    return left
+    match [node for node in body if not isinstance(node, ir.Read | ir.Delete)]:
+        case [
+            ir.Compute(mode="new", target=ir.Ref(tile=top)) as largest,
+            ir.Compute(mode="assign") as falling,
+            ir.Compute(mode="assign") as weight,
+            *sums,
+            ir.Move(tile=old, source=source) as moved,
+        ] if source is top and _is_maximum(largest):
+            w, own = weight.target.tile, {tile for node in body if (tile := ir.entering(node))}
+            alike = [ref.tile for ref in ir.refs(largest.expr)] == [old, w] and w in logs
+            falls = _falls(falling, old, top) and _falls(weight, w, top)
+            others = [each for each in sums if isinstance(each, ir.Compute) and each.target.tile not in own]
+            if alike and falls and all(_rescaled(each, old) for each in others):
+                return [node for node in body if node not in (largest, falling, moved)]
+    return body
 
 
-def _is_difference(expr: ir.Expr) -> bool:
-    return isinstance(expr, ir.Elementwise) and expr.op == "sub" and all(isinstance(e, ir.Ref) for e in expr.operands)
+def _falls(node: ir.Compute, tile: ir.Tile, top: ir.Tile) -> bool:
+    """Whether a tile becomes e to the power of itself less the maximum."""
+    match difference(node.expr):
+        case (ir.Ref(tile=a), ir.Ref(tile=b)):
+            return (node.target.tile, a, b) == (tile, tile, top)
+    return False
 
 
 def _rescaled(node: ir.Compute, factor: ir.Tile) -> bool:

@@ -10,7 +10,7 @@ from math import e as euler, log, log2
 
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.bias import has_bias
-from pebblesim.kernels.facts import Facts, gradient_of, makes_scores
+from pebblesim.kernels.facts import Facts, gradient_of, makes_scores, vanishes
 from pebblesim.kernels.masked_once import exponent_of
 from pebblesim.kernels.terms import (
     MINUS_INFINITY,
@@ -124,13 +124,9 @@ class Values:
             case ir.Elementwise(op="exp"):
                 scores = exponent_of(expr)
                 return scores is not None and self.state(scores.tile).barred
-            case ir.Elementwise(op="mul", operands=operands):
-                return any(map(self.clear, operands))
             case ir.Elementwise(op="div", operands=(numerator, _)):
                 return self.clear(numerator)
-            case ir.Elementwise(op="add" | "sub", operands=operands):
-                return all(map(self.clear, operands))
-        return False
+        return vanishes(expr, self.clear)
 
     def makes_scores(self, made: ir.Expr) -> bool:
         """Whether it is a product that is to be multiplied by the scale."""

@@ -8,8 +8,8 @@ schedule leaves out, so readings need not know about scopes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 Pairs = tuple[str, str]
@@ -317,6 +317,23 @@ def walk(body: list[Node]) -> Iterator[Node]:
         yield node
         if isinstance(node, Loop):
             yield from walk(node.body)
+
+
+Part = Tile | Tensor | Range
+
+
+def rebuilt(part: Any, change: Callable[[Part], Part]) -> Any:
+    """Return a primitive, or a part of one, with other parts in the place of some.
+
+    `change` is given each tile, tensor and range, and returns the one in its place, or the same one.
+    """
+    if isinstance(part, Part):
+        return change(part)
+    if isinstance(part, tuple):
+        return tuple(rebuilt(each, change) for each in part)
+    if not is_dataclass(part) or isinstance(part, type):
+        return part
+    return replace(part, **{each.name: rebuilt(getattr(part, each.name), change) for each in fields(part)})
 
 
 def fingerprint(program: Program) -> str:

@@ -55,7 +55,7 @@ def _backward(case: Cutting) -> Iterator[CuttingBound]:
     yield parts_of_sums(case, "D7", "products of pairs, and parts of their sums", (*LINES.query, *LINES.key, "g"))
     sides = {"S": "d", "dO": "d"}, {"A2": "d", "h": "d"}
     yield words_at_once(case, "D5", sides, [(("d", "d"), ()), ((), ("d", "d"))], [("d", "d")])
-    yield words_at_several_times(case, "D6", LINES)
+    yield words_at_several_times(case, "D6", sides)
 
 
 def _merged(case: Cutting, why_not: str, any_order: bool) -> Iterator[CuttingBound]:

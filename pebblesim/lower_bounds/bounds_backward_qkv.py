@@ -11,7 +11,7 @@ from pebblesim.lower_bounds.capacities import Columns, Gradients
 from pebblesim.lower_bounds.cutting import Bounding, Cutting, CuttingBound, with_other_weights
 from pebblesim.lower_bounds.further_episodes import NewGradients, new_gradients
 from pebblesim.lower_bounds.instances import ANY_ORDER, Formulation, Lines, Product
-from pebblesim.lower_bounds.words_at_once import words_at_once
+from pebblesim.lower_bounds.words_at_once import words_at_once, words_at_several_times
 
 SCORES = Product("Σ", "Q", "K", ("queries", "d_k", "keys"))
 DP = Product("Θ", "dO", "V", ("queries", "d_v", "keys"))
@@ -114,6 +114,7 @@ def _however_P(case: Cutting, any_order: bool) -> Iterator[CuttingBound]:
     sides = {"Q": "d_k", "dO": "d_v", "dQ": "d_k"}, {"K": "d_k", "V": "d_v", "dK": "d_k", "dV": "d_v"}
     one, both = ("d_k", "d_k", "d_v"), ("d_k", "d_v")
     yield words_at_once(case, "E7", sides, [(one, ()), ((), one), (both, both)], [one], why_not)
+    yield words_at_several_times(case, "E9", sides, outputs=1, why_not=why_not)
 
 
 def _eighths(case: Cutting) -> set[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from math import isqrt
 from typing import ClassVar
 
@@ -16,23 +17,27 @@ from pebblesim.lower_bounds.instances import Lines, Product
 
 @dataclass(frozen=True)
 class NewGradients:
-    """3X(X + 18d²)/4d: products of pairs for dQ, dK and dV, by their weights, that are new in a segment, on average.
+    """3X(X + 18d²)/2d, and 3X²/2d from X = 336d²: products of pairs for dQ, dK and dV that are new in a segment.
 
-    X is the weight of what is within reach, where the start of an output's episode weighs 3/2. It is no less than twice
-    the words that are red at a cut.
+    They are counted by their weights, on average over segments. X is the weight of what is within reach, where the
+    start of an output's episode weighs 3/2. It is no less than twice the words that are red at a cut.
     """
 
     d: int
-    weights: ClassVar[tuple[int, int, int]] = (18, 13, 11)
+    weights: ClassVar[tuple[int, int, int]] = (36, 27, 21)
     carried: ClassVar[int] = 18
-    """Addend of carried pairs to one X, in units of d²: 9s - 3s²/2 ≤ 27/2 = 18·3/4, as 9 is half the largest weight."""
+    """Addend of carried pairs to one X, in units of d²: 18s - 3s² ≤ 27 = 18·3/2, as 18 is half the largest weight."""
+    whole: ClassVar[int] = 336
+    """The least X, in units of d², from which carried pairs add nothing."""
 
     def __call__(self, X: int) -> int:
-        return -(-3 * X * (X + self.carried * self.d**2) // (4 * self.d))  # up, as it bounds a mean
+        whole = self.whole * self.d**2
+        square = X * X if whole <= X else min(X * (X + self.carried * self.d**2), whole**2)
+        return -(-3 * square // (2 * self.d))  # up, as it bounds a mean
 
     def turns(self, M: int) -> Iterator[int]:
-        peak = M + isqrt(M**2 + self.carried * self.d**2 * M)  # of (X - M)/G(X)
-        yield from (2 * M, peak, peak + 1)
+        peak = M + isqrt(M**2 + self.carried * self.d**2 * M)  # of (X - M)/G(X) with carried pairs
+        yield from (2 * M, peak, peak + 1, self.whole * self.d**2)
 
 
 def least_words_of_sums(products: int, capacity: NewGradients, M: int, sums: int) -> int | None:
@@ -77,15 +82,15 @@ def new_gradients(
     sums = [case.size((f"most {product.sides[0]}",)) for product in products]
     rows = summed(Counter(side for side, _ in sums))
     families = (*lines.query, *lines.key, *(family for product in products for family in product[:3]))
-    more = scaled(capacity.carried // 2, f"{text}**2")  # M N/G(2M) = (sum of weights)/3·Zd²/(M + more)
-    large = scaled(sum(capacity.weights) // 3, f"{case.Z_text}*{text}**2")
-    form = f"{large}/(M + {more}) - {f'({rows})' if ' ' in rows else rows}*{text}/2 - 1"
+    more = scaled(capacity.carried // 2, f"{text}**2")  # M N/G(2M) = (sum of weights)/6·Zd²/(M + more), or less nothing
+    large = scaled(sum(capacity.weights) // 6, f"{case.Z_text}*{text}**2")
+    less, turn = f" - {f'({rows})' if ' ' in rows else rows}*{text}/2 - 1", Fraction(capacity.whole, 2)
     return CuttingBound(
         name,
         what,
         sum(capacity.weights) * case.Z * words,
         capacity,
-        [(form, 0, None)],
+        [(f"{large}/M{less}", turn, None), (f"{large}/(M + {more}){less}", 0, turn)],
         (f"{text}²", words**2),
         case.besides(families),
         beside=case.columns_besides(lines, families),

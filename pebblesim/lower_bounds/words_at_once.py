@@ -1,10 +1,11 @@
-"""Lower bounds by words that are in the cache at the same time: (5), (6) and (7) in docs/lower-bounds.md."""
+"""Lower bounds by words that are in the cache at the same time: (5), (6), (7) and (10) in docs/lower-bounds.md."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import Literal
 
 from pebblesim.lower_bounds.capacities import Cube
 from pebblesim.lower_bounds.closed_forms import scaled, summed
@@ -91,37 +92,53 @@ def words_at_two_times(case: Cutting, name: str, lines: Lines, why_not: str = ""
     )
 
 
-def words_at_several_times(case: Cutting, name: str, lines: Lines) -> CuttingBound:
+def words_at_several_times(
+    case: Cutting,
+    name: str,
+    sides: tuple[Mapping[str, str], Mapping[str, str]],
+    outputs: Literal[0, 1] = 0,
+    why_not: str = "",
+) -> CuttingBound:
     """Bound: all lines of one side are in the cache at m + 1 times, with half of those of the other, or move again.
 
-    That is inequality (7) in docs/lower-bounds.md, the least of which is for m = 0 or for the most times that there
-    can be. A made row stands for the input's row that it is made from.
+    That is inequality (7) in docs/lower-bounds.md, or (10) if lines have outputs. The least of either is for m = 0 or
+    for the most times that there can be. A made row stands for the input's row that it is made from.
 
     Args:
         case: the problem at its sizes.
         name: name of the bound.
-        lines: two inputs of queries, or rows made of them, and two of keys, all of one width.
+        sides: the width of each matrix with a row for each query, and of each with a row for each key. Two of each side
+            are inputs, or made of them.
+        outputs: how many outputs of a line are in the cache with its inputs.
+        why_not: why the bound does not apply; empty if it applies.
     """
     (few_text, few), (many_text, many) = case.size(("fewer",)), case.size(("more",))
-    d_text, d = case.width(lines)
-    r, names = 6 * d, (*lines.query, *lines.key)
-    least = []
+    rows = [case.size((side,)) for side in (case.problem.pairs or ("n", "n"))]
+    d_text, d = case.size(tuple(sides[0].values())[:1])
+    line = 2 + outputs
+    r, least = 3 * line * d, []
     for stay, pass_by in ((few, many), (many, few)):
-        words, half = 2 * d * stay - 3 * d * r + 2 * d, d * (pass_by - r + 1)
+        words, half = line * d * (stay - r + 1) - d * r, d * (pass_by - r + 1)
         least += [(times * words + half, times) for times in {1, max(1, pass_by // r)}]
-    moved = f"7*{few_text}*{d_text}" if few_text == many_text else f"4*{few_text}*{d_text} + 3*{many_text}*{d_text}"
-    why_not = _masked(case) or (f"it is proved for {few_text} ≥ 9·{d_text}" if few < 9 * d else "")
+    matrices = [(text, number, len(side)) for (text, number), side in zip(rows, sides, strict=True)]
+    terms = Counter({f"{few_text}*{d_text}": line})
+    for text, _, times in [(many_text, many, 1), *matrices]:
+        terms[f"{text}*{d_text}"] += times
+    of_square, least_lines = 3 * line * (line + 1), 3 * (line + 1)
+    unit = f"({line}·{few_text}·{d_text} - {of_square}·{d_text}² + {line}·{d_text})"
+    if few < least_lines * d:
+        why_not = why_not or f"it is proved for {few_text} ≥ {least_lines}·{d_text}"
     return CuttingBound(
         name,
         "words in the cache at several times, or moved again",
-        2 * d * (few + many),
+        sum(number * times for _, number, times in matrices) * d,
         Cube(),
-        [(f"{moved} - 24*{d_text}**2 + 3*{d_text} - M", 0, 1)],
-        (f"(2·{few_text}·{d_text} - 18·{d_text}² + 2·{d_text})", 2 * few * d - 18 * d**2 + 2 * d),
-        besides=case.besides(names),
-        why_not=why_not,
+        [(f"{summed(terms)} - {3 * line * (line + 2)}*{d_text}**2 + {scaled(line + 1, d_text)} - M", 0, 1)],
+        (unit, line * few * d - of_square * d**2 + line * d),
+        besides=case.besides([*sides[0], *sides[1]]),
+        why_not=_masked(case) or _of_two_widths(case, sides) or why_not,
         at_once=least,
-        proved_for=f"{few_text} >= 9*{d_text}",
+        proved_for=f"{few_text} >= {least_lines}*{d_text}",
     )
 
 
@@ -149,6 +166,12 @@ def _enclosed(text: str) -> str:
 def _masked(case: Cutting) -> str:
     (queries, keys), Z = (case.size((side,))[1] for side in ("fewer", "more")), case.Z
     return "it is proved where all pairs are allowed" if queries * keys > Z else ""
+
+
+def _of_two_widths(case: Cutting, sides: tuple[Mapping[str, str], Mapping[str, str]]) -> str:
+    """Return why a bound for lines of one width does not apply; empty if it applies."""
+    widths = {case.size((width,))[1] for side in sides for width in side.values()}
+    return "it is proved for matrices of one width" if len(widths) > 1 else ""
 
 
 def _uneven(case: Cutting, lines: Lines) -> str:

@@ -570,7 +570,7 @@ def test_a_bound_applies_to_the_way_a_schedule_computes() -> None:
     assert standard["D2"].value > regrouped["D3"].value > standard["D3"].value  # which keeps O and l
     assert "M is above 16,384" in standard["D1"].why_not
     kept = by_name(lower_bounds(PROBLEMS["backward-qkv"], sizes, 65536, Formulation.of(SCHEDULES["standard-backward"])))
-    assert set(kept) == {"compulsory", "E1h", "E3", "E4", "E5", "E6", "E7", "E8"}  # not E1 and E2, for P made
+    assert set(kept) == {"compulsory", "E1h", "E3", "E4", "E5", "E6", "E7", "E8", "E9"}  # not E1 and E2, for P made
     linear = by_name(lower_bounds(PROBLEMS["linear"], sizes, 4096, Formulation.of(SCHEDULES["linear-quadratic"])))
     assert set(linear) == {"compulsory", "L2", "C1", "C2", "C2w", "C3", "C4", "C5"}
     assert ps.count("linear", **sizes, M=4096).io < linear["C2"].value  # which a softmax would not let it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from heapq import heappop, heappush
 from math import inf, sqrt
 
@@ -10,15 +11,25 @@ import pytest
 PARTS = 6
 """Columns of Q and K, and of V and O, are taken in so many equal parts."""
 
+BLOCKS = [2 ** (k / 4) for k in range(-20, 21)]
+"""Keys of a tile that waits, in units of d."""
+
 State = tuple[frozenset[int], int]
 """For each value that memory has of all pairs, how many parts of its score are summed; and the parts of O done."""
 
 
+def shares(t: float) -> list[float]:
+    """What may stay of t, in parts of the columns."""
+    return [k / PARTS for k in range(round(t * PARTS) + 1)]
+
+
+@cache
 def words(x: float, y: float, held: bool) -> float:
     """The least of the ways of a pass, words a pair; `held`: P comes from memory, whose words are counted elsewhere."""
     rows, keys, tiles = (x + y) ** 2, (x + y) * (x + 2 * y), 2 * x + 2 * sqrt(2) * y
+    mixed = min((x + y) * (b + w) + (x + 2 * y - w - min(w, y)) / b for w in shares(x + y) for b in BLOCKS)
     of_sums = min(y * (b + 1 / b) - 1 for b in (y / 2, y)) if held and not x and y else inf  # the read of P is in it
-    return min(rows, keys, tiles, of_sums)
+    return min(rows, keys, tiles, mixed, of_sums)
 
 
 def after(state: State, most: float = 1.0) -> list[tuple[float, State]]:

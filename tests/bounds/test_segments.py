@@ -273,7 +273,7 @@ class Board:
                 table=(*claim.table, SCORES._replace(weight=weight)),
                 products=claim.products + weight * scores,
                 free=claim.free + case.Z,
-                light=2 * case.Z,
+                light=claim.light and 2 * case.Z,
             )
         self.claim, self.graph, self.game, self.d = claim, graph, game, case.dims["d"]
         self.counted = {product.result: product.result for product in claim.table}

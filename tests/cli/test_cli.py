@@ -1,16 +1,14 @@
 """The command line: what it prints, its exit codes, and one sentence for every bad input."""
 
-import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sympy
+from command import Pebblesim, plain
 from typer.testing import CliRunner
 
 import pebblesim as ps
@@ -19,47 +17,6 @@ from pebblesim.game.moves import load
 from pebblesim.game.referee import IllegalMove
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES, of_problem
-
-
-@dataclass
-class Run:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        assert self.code in (0, 1), self.err
-        (line,) = self.out.splitlines()
-        return json.loads(line)
-
-
-Pebblesim = Callable[[str], Run]
-
-
-def plain(text: str) -> str:
-    """Without colours, which typer forces where it sees a build server."""
-    return re.sub(r"\x1b\[[\d;]*m", "", text)
-
-
-@pytest.fixture
-def pebblesim(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Pebblesim:
-    """Run the command in this process, through `main`, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
-
-    def run(line: str) -> Run:
-        monkeypatch.setattr(sys, "argv", ["pebblesim", *line.split()])
-        capsys.readouterr()
-        code: Any = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = end.code or 0
-        return Run(code, *map(plain, capsys.readouterr()))
-
-    return run
-
 
 # -- JSON ------------------------------------------------------------------------------------------------------------
 
@@ -355,7 +312,11 @@ PLAY = "play small-cache -n 8 -d 4 -M 24"
         (f"{SMALL} -M 24 --size n", "--size 'n' was given; it takes NAME=VALUE."),
         (f"{SMALL} -n 9 -M 24", "-n was given twice; it takes one value."),
         (f"{SMALL} -M 24 -M 25", "-M was given twice; it takes one value."),
-        ("sweep small-cache -n 8 -n 9 -d 4 -M 24", "-n was given twice; it takes one value."),
+        ("sweep -s flash -n 8 -d 4 -M 24 -M 25", "-M was given twice; it takes one list of sizes, such as -M 64,128."),
+        (
+            "sweep small-cache -n 8 -n 9 -d 4 -M 24",
+            "-n was given twice; it takes one list of sizes, such as -n 64,128.",
+        ),
         ("count small-cash -n 8 -d 4 -M 24", "no schedule is called 'small-cash'; did you mean 'small-cache'?"),
         ("formula small-cash", "no schedule is called 'small-cash'; did you mean 'small-cache'?"),
         ("show small-cash", "no schedule is called 'small-cash'; did you mean 'small-cache'?"),
@@ -788,7 +749,10 @@ def test_bounds_under_a_mask(pebblesim: Pebblesim) -> None:
         ("bounds -n 8 -d 2 -M 9 --pairs 3 --mask causal", "give either a mask or a number of pairs"),
         ("bounds -n 8 -d 2 -M 9 -p forward --schedule flash", "flash solves 'backward', not 'forward'"),
         ("bounds -n 8 -M 9", "takes the sizes n, d"),
-        ("gaps -n 8 -d 2 -M 3", "no schedule of 'backward' fits at any of these M"),
+        (
+            "gaps -n 8 -d 2 -M 3",
+            "no schedule of 'backward' fits at any of these M; small-cache-streamed needs the least, M ≥ 5.",
+        ),
         ("optimum matmul --size m=2 --size k=1 --size n=2 -M 2", "it needs M ≥ 3"),
     ],
 )

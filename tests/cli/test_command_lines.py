@@ -15,7 +15,7 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 import pytest
 from checkout import ROOT
-from cli.test_cli import Pebblesim, pebblesim  # noqa: F401
+from command import Pebblesim
 from drawn_lines import (
     CARD,
     OWN,
@@ -67,7 +67,7 @@ def own(tmp_path: Path) -> Path:
         pytest.param("explore forward-sigmoid -o o.html", marks=pytest.mark.slow),
     ],
 )
-def test_a_schedule_for_squares_is_left_out_and_named(line: str, own: Path, pebblesim: Pebblesim) -> None:  # noqa: F811
+def test_a_schedule_for_squares_is_left_out_and_named(line: str, own: Path, pebblesim: Pebblesim) -> None:
     with PROBLEMS.temporary(), SCHEDULES.temporary():
         ran = pebblesim(f"--load {own} {line}")
     assert ran.code == 0, ran.err
@@ -77,7 +77,7 @@ def test_a_schedule_for_squares_is_left_out_and_named(line: str, own: Path, pebb
     assert " in-rows" not in ran.out
 
 
-def test_a_schedule_for_squares_is_counted_in_squares_and_refused_by_its_name(own: Path, pebblesim: Pebblesim) -> None:  # noqa: F811
+def test_a_schedule_for_squares_is_counted_in_squares_and_refused_by_its_name(own: Path, pebblesim: Pebblesim) -> None:
     with PROBLEMS.temporary(), SCHEDULES.temporary():
         ran = pebblesim(f"--load {own} count -p forward-sigmoid -n 8 -d 4 -M 100")
         assert (ran.code, ran.err) == (0, "") and " in-rows" in ran.out
@@ -95,7 +95,7 @@ def test_a_schedule_that_was_found_for_squares_is_left_out_as_well() -> None:
     assert len(rows) > 3 and found.schedule.name not in {row.schedule for row in rows}
 
 
-def test_a_problem_without_a_schedule_is_one_sentence(own: Path, pebblesim: Pebblesim) -> None:  # noqa: F811
+def test_a_problem_without_a_schedule_is_one_sentence(own: Path, pebblesim: Pebblesim) -> None:
     own.write_text(
         "from pebblesim.language.problems import problem\n"
         "problem('twice', dims=('n', 'd'), from_nd={'n': 'n', 'd': 'd'}, inputs={'A': ('n', 'd')},\n"
@@ -140,7 +140,7 @@ def test_a_problem_without_a_schedule_is_one_sentence(own: Path, pebblesim: Pebb
 def test_what_was_ignored_or_a_traceback_is_one_sentence(
     line: str,
     says: str,
-    pebblesim: Pebblesim,  # noqa: F811
+    pebblesim: Pebblesim,
     tmp_path: Path,
 ) -> None:
     ran = pebblesim(line)
@@ -182,7 +182,7 @@ def test_functions_get_the_types_that_they_ask_for(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.one_in(2)
-def test_every_option_that_takes_a_number_quotes_what_it_was_given(pebblesim: Pebblesim) -> None:  # noqa: F811
+def test_every_option_that_takes_a_number_quotes_what_it_was_given(pebblesim: Pebblesim) -> None:
     commands = all_commands()
     lines = {line.command: line for text in SMALL if (line := parsed(text, commands)) and not line.before}
     tried = []
@@ -205,7 +205,7 @@ def test_every_option_that_takes_a_number_quotes_what_it_was_given(pebblesim: Pe
     assert len(tried) > 40 and {"--heads", "--seed", "--steps", "--points", "--threads", "--jobs"} <= {*tried}
 
 
-def test_the_type_of_a_word_is_taken_where_it_says_something(pebblesim: Pebblesim) -> None:  # noqa: F811
+def test_the_type_of_a_word_is_taken_where_it_says_something(pebblesim: Pebblesim) -> None:
     for line in ("count flash -n 8 -d 2 -M 60 --dtype bf16", "play flash -n 6 -d 2 -M 120B --dtype bf16",
                  "sweep -s flash -n 8 -d 2 -M 60 --dtype bf16 --heads 2",
                  "cache flash -n 8 -d 2 -M 60 --dtype bf16 --line 4B"):  # fmt: skip
@@ -219,7 +219,7 @@ def test_the_type_of_a_word_is_taken_where_it_says_something(pebblesim: Pebblesi
      "plot roofline -n 2^70 -d 4 --gpu A100", "devices -n 2^70 -d 4 -P 4",
      pytest.param("crossover flash small-cache -n 2^70 -d 4", marks=pytest.mark.slow)],
 )  # fmt: skip
-def test_words_beyond_64_bits_are_drawn(line: str, pebblesim: Pebblesim, tmp_path: Path) -> None:  # noqa: F811
+def test_words_beyond_64_bits_are_drawn(line: str, pebblesim: Pebblesim, tmp_path: Path) -> None:
     ran = pebblesim(f"{line} -o o.png")
     assert ran.code == 0, ran.err
     assert (tmp_path / "o.png").stat().st_size > 2000
@@ -232,7 +232,7 @@ def test_words_beyond_64_bits_are_drawn(line: str, pebblesim: Pebblesim, tmp_pat
      "gaps forward -M 60,300 --without flash2-forward,C4", "skislope flash2-forward -M 60,300",
      "words small-cache-forward flash2-forward -M 300"],
 )  # fmt: skip
-def test_rectangles_are_drawn(line: str, pebblesim: Pebblesim, tmp_path: Path) -> None:  # noqa: F811
+def test_rectangles_are_drawn(line: str, pebblesim: Pebblesim, tmp_path: Path) -> None:
     ran = pebblesim(f"plot {line} --size n_q=5 --size n_k=24 --size d_k=4 --size d_v=3 -o o.png")
     assert ran.code == 0, ran.err
     assert (tmp_path / "o.png").stat().st_size > 2000
@@ -244,7 +244,7 @@ def test_rectangles_are_drawn(line: str, pebblesim: Pebblesim, tmp_path: Path) -
     ["sweep -s flash -n 24 -d 4 -M {}", "cache flash2-forward -n 24 -d 4 -M {}", "gaps -n 24 -d 4 -M {}",
      "plot gaps forward -n 24 -d 4 -M {} -o o.png", "plot skislope flash -n 24 -d 4 -M {} -o o.png"],
 )  # fmt: skip
-def test_words_and_bytes_are_mixed_in_a_list(line: str, pebblesim: Pebblesim, tmp_path: Path) -> None:  # noqa: F811
+def test_words_and_bytes_are_mixed_in_a_list(line: str, pebblesim: Pebblesim, tmp_path: Path) -> None:
     """The type is of use where some of the sizes are in bytes; where all are in words, it is refused."""
 
     def run(sizes: str) -> tuple[int, str, str, bytes]:
@@ -261,7 +261,7 @@ def test_words_and_bytes_are_mixed_in_a_list(line: str, pebblesim: Pebblesim, tm
 
 
 @pytest.mark.parametrize("command", ["count flash2-forward -M 300", "advise --gpu H200", "play flash2-forward -M 300"])
-def test_heads_are_counted_apart_only_where_some_are_shared(command: str, pebblesim: Pebblesim) -> None:  # noqa: F811
+def test_heads_are_counted_apart_only_where_some_are_shared(command: str, pebblesim: Pebblesim) -> None:
     for heads in ("", "--heads 4", "--batch 2"):
         ran = pebblesim(f"{command} -n 24 -d 4 {heads} --separate")
         assert (ran.code, ran.out) == (2, "")
@@ -271,7 +271,7 @@ def test_heads_are_counted_apart_only_where_some_are_shared(command: str, pebble
 
 
 @pytest.mark.one_in(2)
-def test_errata_that_are_written_are_named(pebblesim: Pebblesim, tmp_path: Path) -> None:  # noqa: F811
+def test_errata_that_are_written_are_named(pebblesim: Pebblesim, tmp_path: Path) -> None:
     ran = pebblesim("verify --errata B=0")
     assert (ran.code, ran.out) == (0, "written B=0\n")
     assert (tmp_path / "B=0").read_text(encoding="utf-8") == (ROOT / "docs" / "ERRATA.md").read_text(encoding="utf-8")
@@ -279,14 +279,14 @@ def test_errata_that_are_written_are_named(pebblesim: Pebblesim, tmp_path: Path)
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("command", ["play", "watch", "sweep --what play -s"])
-def test_a_block_beyond_all_integers_is_the_whole_dimension(command: str, pebblesim: Pebblesim) -> None:  # noqa: F811
+def test_a_block_beyond_all_integers_is_the_whole_dimension(command: str, pebblesim: Pebblesim) -> None:
     line = f"{command} flash -n 6 -d 2 -M 60 --block B_c={{}}{' -o o.html' if command == 'watch' else ''}"
     huge, whole = (pebblesim(line.format(size)) for size in ("2^100", "6"))
     assert huge.code == whole.code == 0, huge.err
     assert huge.out.replace(f"{2**100:,}", "6").replace(f"{2**100}", "6").split() == whole.out.split()
 
 
-def test_an_empty_name_is_no_folder_and_a_family_alone_shows_its_help(pebblesim: Pebblesim) -> None:  # noqa: F811
+def test_an_empty_name_is_no_folder_and_a_family_alone_shows_its_help(pebblesim: Pebblesim) -> None:
     assert pebblesim("gpu").code == 2
     ran = pebblesim("gpu")
     assert "gpu [OPTIONS] COMMAND" in ran.out + ran.err and "error" not in ran.err
@@ -294,7 +294,7 @@ def test_an_empty_name_is_no_folder_and_a_family_alone_shows_its_help(pebblesim:
         GraphChoice().graph("")
 
 
-def test_a_search_that_saves_nothing_says_so_and_fails(pebblesim: Pebblesim, tmp_path: Path) -> None:  # noqa: F811
+def test_a_search_that_saves_nothing_says_so_and_fails(pebblesim: Pebblesim, tmp_path: Path) -> None:
     line = "search matmul --size m=6 --size k=5 --size n=4 -M 1000 --save x.py"
     for more in ("", " --json"):
         ran = pebblesim(f"{line}{more}")
@@ -303,7 +303,7 @@ def test_a_search_that_saves_nothing_says_so_and_fails(pebblesim: Pebblesim, tmp
 
 
 def test_a_file_that_cannot_hold_the_game_is_refused_before_the_search(
-    pebblesim: Pebblesim,  # noqa: F811
+    pebblesim: Pebblesim,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
@@ -323,7 +323,7 @@ def test_a_file_that_cannot_hold_the_game_is_refused_before_the_search(
 
 
 def test_a_result_is_not_lost_where_its_game_cannot_be_saved(
-    pebblesim: Pebblesim,  # noqa: F811
+    pebblesim: Pebblesim,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("pebblesim.game.moves.TEXT_LIMIT", 10)  # the game is longer than anybody knew before
@@ -371,7 +371,7 @@ def test_an_interrupt_while_the_command_starts_is_no_traceback(module: str, tmp_
 
 
 def test_a_card_says_all_that_is_missing_and_can_be_named_wherever_a_card_can(
-    pebblesim: Pebblesim,  # noqa: F811
+    pebblesim: Pebblesim,
     tmp_path: Path,
 ) -> None:
     (tmp_path / "empty.toml").write_text("")

@@ -3,9 +3,6 @@
 import csv
 import json
 import re
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -13,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command import Pebblesim, Run
 from hypothesis import assume, given, strategies as st
 from safetensors.numpy import save_file
 
 import pebblesim as ps
-from pebblesim.cli import main as cli
 from pebblesim.language import masks
 from pebblesim.sparse_backward.result import selection_cost
 from pebblesim.sparse_backward.weights import levels, row_weights
@@ -347,35 +344,6 @@ def test_a_synthetic_head_is_local_with_heavy_columns_and_the_same_every_time() 
 def test_a_synthetic_head_of_any_size(n: int, d: int) -> None:
     x = ps.synthetic_head(n, d)
     assert all(array.shape == (n, d) and np.isfinite(array).all() for array in x.values())
-
-
-@dataclass
-class Run:
-    code: int
-    out: str
-    err: str
-
-
-Pebblesim = Callable[[str], Run]
-
-
-@pytest.fixture
-def pebblesim(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Pebblesim:
-    """Run the command in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
-
-    def run(line: str) -> Run:
-        monkeypatch.setattr(sys, "argv", ["pebblesim", *line.split()])
-        capsys.readouterr()
-        code: Any = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = end.code or 0
-        return Run(code, *(re.sub(r"\x1b\[[\d;]*m", "", text) for text in capsys.readouterr()))
-
-    return run
 
 
 SMALL = "--block B_r=4 --block B_c=6"

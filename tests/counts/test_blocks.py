@@ -266,6 +266,20 @@ def test_printed_blocks_by_hand(name: str, M: int, expected: dict[str, int]) -> 
     assert choose(schedule, problem_dims(schedule.problem, {"n": 4096, "d": 64}), M, "paper") == expected
 
 
+@strategies.draws(20, 300)
+@given(schedule=st.sampled_from(printed), d=st.integers(1, 9), n_q=st.integers(1, 99), M=st.integers(300, 10**5))
+def test_printed_blocks_of_rectangles_are_those_of_squares(schedule: Schedule, n_q: int, d: int, M: int) -> None:
+    """As printed rules have no other size than d and M."""
+    sizes = {"n": 7, "d": d} | ({"n_q": n_q} if schedule.problem.rectangle else {})
+    made = ps.count(schedule.name, M=M, blocks="paper", **sizes)
+    assert made.blocks == ps.count(schedule.name, M=M, blocks="paper", n=7, d=d).blocks
+
+
+def test_printed_blocks_are_for_one_width() -> None:
+    with pytest.raises(UsageError, match="one d, and here d_k = 4, d_v = 8; use 'fit', 'best', or sizes of your own"):
+        ps.count("flash2-forward", n=16, d_k=4, d_v=8, M=200, blocks="paper")
+
+
 @pytest.mark.parametrize("schedule", printed, ids=[schedule.name for schedule in printed])
 def test_the_least_m_for_printed_blocks_is_the_least(schedule: Schedule) -> None:
     dims = problem_dims(schedule.problem, {"n": 5, "d": 3})

@@ -15,10 +15,11 @@ from strategies import draws
 
 import pebblesim as ps
 from pebblesim.core.errors import Infeasible
-from pebblesim.dags.bounds import lower_bounds
+from pebblesim.dags.bounds import lower_bounds, paths, windows
 from pebblesim.dags.open_paths import LOADS, STEP, found, words
 from pebblesim.dags.open_paths_kernel import packed
 from pebblesim.dags.orders import Task
+from pebblesim.dags.priced_trees_kernel import priced
 from pebblesim.dags.task_data import TaskData
 from pebblesim.game.moves import READ, unpack
 from pebblesim.graphs.cdag import Cdag
@@ -37,9 +38,21 @@ def data_of(graph: Cdag, M: int, rules: str = "hong-kung") -> TaskData:
 
 def sets_of(graph: Cdag, M: int) -> list[tuple[tuple[int, ...], int]]:
     """Sets of values, and how many of each are read at least."""
-    ends, members, reads = found(data_of(graph, M), 10.0)
+    return listed(*found(data_of(graph, M), 10.0))
+
+
+def listed(ends: Any, members: Any, reads: Any) -> list[tuple[tuple[int, ...], int]]:
     parts = np.split(members, ends[1:-1]) if len(reads) else []
     return [(tuple(sorted(part.tolist())), int(number)) for part, number in zip(parts, reads, strict=True)]
+
+
+def priced_trees(graph: Cdag, M: int, price: Any) -> list[tuple[tuple[int, ...], int]]:
+    """Trees with few values for each that is read, if values have these prices."""
+    data = data_of(graph, M)
+    order = data.task.topological.astype(np.int64)
+    place = np.argsort(np.append(order, np.setdiff1d(np.arange(graph.vertices), order)))
+    may_leave = (~data.is_input).astype(np.uint8)
+    return listed(*priced(order, place, *data.operands, may_leave, price, M, inf))
 
 
 def computable(operands: list[list[int]], others: list[int], M: int, wanted: int, readable: int) -> bool:
@@ -148,9 +161,9 @@ def graphs(draw: st.DrawFn, most: int = 9) -> Cdag:
     return Cdag.from_edges(n, sorted(edges or {(0, 1)}))
 
 
-@given(graph=graphs(8))
+@given(graph=graphs(8), seed=st.integers(0, 99))
 @draws(25, 2_000)
-def test_every_game_reads_so_many_values_of_each_set(graph: Cdag) -> None:
+def test_every_game_reads_so_many_values_of_each_set(graph: Cdag, seed: int) -> None:
     M = Task(graph, 2**40, "hong-kung").least_M
     inputs = set(graph.inputs.tolist())
     computed = [v for v in range(graph.vertices) if v not in inputs]
@@ -159,7 +172,8 @@ def test_every_game_reads_so_many_values_of_each_set(graph: Cdag) -> None:
     operands = [[number[u] for u in own if u in number] for own in before]
     others = [len(own) - len(inside) for own, inside in zip(before, operands, strict=True)]
     wanted = sum(1 << number[v] for v in graph.outputs.tolist() if v in number)
-    for members, asked in set(sets_of(graph, M)):
+    trees = priced_trees(graph, M, np.random.default_rng(seed).random(graph.vertices) + 0.01)
+    for members, asked in {*sets_of(graph, M), *trees}:
         assert asked <= fewest_reads(operands, others, M, wanted, [number[v] for v in members])
 
 
@@ -248,6 +262,31 @@ def test_games_read_as_many_values_of_every_set(M: int) -> None:
     assert all(len(read.intersection(members)) >= asked for members, asked in sets)
 
 
+def test_trees_by_prices_prove_more_where_tops_share_values() -> None:
+    """A random triangular system: cones take the values that many of them share, trees by prices leave those out."""
+    dice = np.random.default_rng(5)
+    edges = sorted({(int(u), v) for v in range(1, 300) for u in dice.integers(0, v, 3)})
+    data = data_of(Cdag.from_edges(300, edges), 6)
+    ends, members, reads = found(data, 1.0)
+    half = np.where(data.is_output, 2, 1)
+    taken = packed(ends, members, reads, half, STEP, LOADS[1])
+    load = half * np.bincount(members, np.repeat(taken, np.diff(ends)), len(half)).astype(np.int64)
+    assert words(data, 1.0) > 1.5 * 2 * int(taken @ reads) / int(load.max())
+
+
+def test_a_tree_by_prices_leaves_a_dear_value_out() -> None:
+    """A sum of four values of three inputs each at M = 5: two are read, or one if only three of the values count."""
+    graph = Cdag.from_edges(
+        17, [(3 * k + i, 12 + k) for k in range(4) for i in range(3)] + [(12 + k, 16) for k in range(4)]
+    )
+    assert priced_trees(graph, 5, np.ones(17)) == [((12, 13, 14, 15), 2)]
+    for dear in range(12, 16):
+        price = np.where(np.arange(17) == dear, 5.0, 1.0)
+        assert priced_trees(graph, 5, price) == [(tuple({*range(12, 16)} - {dear}), 1)]
+    assert priced_trees(graph, 6, np.ones(17)) == [((12, 13, 14, 15), 1)]
+    assert priced_trees(graph, 7, np.ones(17)) == []
+
+
 def test_a_value_that_is_an_output_costs_one_word_more_and_no_work_proves_nothing() -> None:
     graph = grid(12)
     data = data_of(graph, 4)
@@ -255,6 +294,20 @@ def test_a_value_that_is_an_output_costs_one_word_more_and_no_work_proves_nothin
     outputs = data_of(every, 4)
     assert 0 < words(outputs, 1.0) == (words(data, 1.0) + 1) // 2
     assert words(data, 0.0) == 0
+
+
+def test_reads_of_inputs_and_of_computed_values_are_added() -> None:
+    """A grid, to whose last value three inputs are added four times each; neither costs the other less."""
+    below = grid(4)
+    first, terms = below.vertices + 3, 12
+    edges = [(int(u), int(v)) for u, v in below.pairs()] + [(below.vertices - 1, first)]
+    edges += [(below.vertices + k % 3, first + k) for k in range(terms)]
+    edges += [(first + k - 1, first + k) for k in range(1, terms)]
+    graph = Cdag.from_edges(first + terms, edges)
+    data, apart = data_of(graph, 3), data_of(below, 3)
+    assert windows(data).value == data.words + 4 and words(apart, 1.0) == 6  # as in tests of each
+    assert paths(data, 1.0).value == data.words + 4 + 6
+    assert paths(data, 1.0).value <= ps.pebble(graph, M=3, seconds=0, steps=5).io
 
 
 def test_paths_are_among_the_bounds_of_a_graph() -> None:

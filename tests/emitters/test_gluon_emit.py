@@ -72,11 +72,16 @@ def test_blocks_that_are_left_out_are_those_of_the_measured_tiles() -> None:
         (FORWARD, "-d 64 -M 128k --threads 64", "128 threads for each 64 rows .*leave --threads out"),
         (FORWARD, "-d 64 -M 128k --stages 1", "one stage .*take --stages 2 or more"),
         (FORWARD, "-d 64 -M 128k --stages 100", f"^{FORWARD} takes .* a block has 232,448; take fewer --stages"),
-        (FORWARD, "-d 512 -M 128k", "up to d = 256, and d is 512; give each --block, or take --target triton"),
-        (PAIRS, "-d 20 -M 128k", "rows of 20 words of Q, .* give such head dimensions"),
+        (FORWARD, "-d 512 -M 128k", "of 512, and kernels are for 256 at most; give each --block, or take --target tri"),
+        (PAIRS, "-d 20 -M 128k", "d_k in whole groups of 8 words, and it is 20; give each --block, or take --target"),
+        (
+            PAIRS,
+            "-d 20 --block a=128 --block b=128 --block c=64 --block e=256",
+            "as Gluon kernels: they take d_k in whole groups of 8 words, and it is 20; take --target triton",
+        ),
         (PAIRS, "-d 64 -M 128k --persistent", "leave --persistent out"),
         ("small-cache", "-d 64 -M 128k", f"no tiles for Gluon kernels; take {FORWARD}, "),
-        (FORWARD, "-d 64 -M 128k --dtype float32", "words of 16 bits, not float32; give --dtype"),
+        (FORWARD, "-d 64 -M 128k --dtype float32", "words of 16 bits, and not of float32; add --dtype bf16"),
     ],
 )
 def test_what_gluon_kernels_do_not_have_is_refused(schedule: str, options: str, said: str) -> None:

@@ -166,7 +166,7 @@ def test_heads_that_share_keys_are_computed_where_they_are(name: str, band: Any)
 
 def test_heads_that_do_not_fill_a_tile_together_are_refused() -> None:
     dims = {"n_q": 96, "n_k": 32, "d_k": 16, "d_v": 16}
-    with pytest.raises(UsageError, match="3 heads share keys"):
+    with pytest.raises(UsageError, match="powers of two up to 64 of heads that share keys, and not 3"):
         gluon(get("flash2-forward").in_dims(dims).program, {**dims, "B_r": 64, "B_c": 16}, shared=3)
 
 

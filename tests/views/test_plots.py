@@ -2,7 +2,6 @@
 
 import re
 import runpy
-import sys
 from functools import cache
 from math import isqrt
 from pathlib import Path
@@ -425,22 +424,6 @@ def dir_of_commands() -> list[str]:
 # -- files ------------------------------------------------------------------------------------------------------------
 
 MAGIC = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
-
-
-@pytest.fixture
-def pebblesim(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
-    monkeypatch.chdir(tmp_path)
-
-    def run(command: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pebblesim", *command.split()])
-        code: Any = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = end.code or 0
-        return (code, *capsys.readouterr())
-
-    return run
 
 
 COMMANDS = {
