@@ -26,7 +26,7 @@ def copied(program: ir.Program, sizes: ir.Sizes, words: int) -> ir.Program:
         return program
     if sizes[L.shape[0]] % words == 0:
         return program
-    rows = ir.Tensor(L_IN_ROWS, L.shape)
+    rows, places = ir.Tensor(L_IN_ROWS, L.shape), list[ir.Node]()
 
     def made(node: ir.Node) -> ir.Node:
         if isinstance(node, ir.Read) and node.tensor is L:
@@ -36,10 +36,13 @@ def copied(program: ir.Program, sizes: ir.Sizes, words: int) -> ir.Program:
         body = [made(each) for each in node.body]
         if written := next((each for each in body if isinstance(each, ir.Write) and each.tensor is sums), None):
             tile, line = ir.Tile("L_i", written.tile.ranges), written.line
+            places.append(written)
             body += [ir.Read(tile, L, line), ir.Write(tile, rows, line), ir.Delete(tile, True, line)]
         return replace(node, body=body)
 
     phases = [replace(phase, body=[made(each) for each in phase.body]) for phase in program.phases]
+    if len(places) != 1:  # other programs are given the row sums
+        return program
     return replace(program, tensors={**program.tensors, L_IN_ROWS: rows}, phases=phases)
 
 

@@ -25,7 +25,7 @@ from math import prod
 from typing import Protocol
 
 from pebblesim.core.errors import UnknownName, UsageError
-from pebblesim.kernels.bias import check_bias
+from pebblesim.kernels.bias import BIAS, check_bias
 from pebblesim.kernels.fills import L_IN_ROWS, copied
 from pebblesim.kernels.identifiers import Identifiers
 from pebblesim.kernels.key_ranges import ARGUMENTS, SHARING, KeyRanges
@@ -143,7 +143,7 @@ def triton(
                 f"Triton kernels need a key for each query, and a query for each key; mask {mask} leaves some of "
                 f"{grid[0]:,} queries and {grid[1]:,} keys without."
             )
-    if shared:
+    if shared and BIAS not in program.tensors:
         program = copied(program, sizes, GROUP_OF_WORDS)
     made = launches(program, masked=True, repeated=True)
     if shared:
