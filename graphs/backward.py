@@ -28,6 +28,7 @@ def declare(
     dQ_block: int | None = None,
     g_block: int | None = None,
     absorbed: str | Iterable[str] = (),
+    leave_out: bool = False,
     mask: Mask = None,
 ) -> Builder:
     """The graph of g = dL/dX from A1, dO (n_q, d), A2, A3 (n_k, d) and X, Y (d, d).
@@ -47,6 +48,7 @@ def declare(
         g_block: the same for g, over blocks of this many rows; not allowed with order "T".
         absorbed: the weights that multiply the other side. "X": Z = A1 (A2 Xᵀ)ᵀ, without S = A1 X. "Y":
             q = (dO Yᵀ) A3ᵀ, without h = A3 Y. Names, or one text with a comma between them.
+        leave_out: under a mask, the sum in g leaves out queries (keys with order "T") without an allowed pair.
         mask: booleans of shape (n_q, n_k), the pairs that may meet; None for all. Under a mask, a g in blocks
             (row_block or g_block) leaves out blocks or rows without an allowed pair.
 
@@ -90,10 +92,10 @@ def declare(
         _softmax_backward(b, kept, centred)
         if order == "T":
             b.matmul("T", "A1.T", "p", row_block=row_block)
-            b.matmul("g", "T", "A2", leave_out=row_block is not None)
+            b.matmul("g", "T", "A2", leave_out=leave_out or row_block is not None)
             return b
         b.matmul("dQ", "p", "A2", **in_memory("dQ", dQ_block, summation))
-    b.matmul("g", "A1.T", "dQ", **in_memory("g", g_block, summation))
+    b.matmul("g", "A1.T", "dQ", **{"leave_out": leave_out} | in_memory("g", g_block, summation))
     return b
 
 

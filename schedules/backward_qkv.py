@@ -5,7 +5,7 @@ from pebblesim.language.registry import schedule
 from pebblesim.schedules.flash_forward import PRINTED
 from pebblesim.schedules.matmul import CLOSED_STREAMED, gemm_streamed, streamed
 from pebblesim.schedules.phases import in_phase
-from pebblesim.schedules.row_sums import add_row_sums, times_centred, write_row_sums
+from pebblesim.schedules.row_sums import add_row_sums, times_centred, write_row_sums, write_row_sums_of_pairs
 
 
 @schedule(
@@ -159,7 +159,7 @@ def small_cache_backward_streamed(m, Q, K, V, dO, O, l, *, a, b):
     def softmax(P_ij, i, j):
         P_ij[:] = exp(P_ij) / m.read(l[i])
 
-    in_phase(write_row_sums, m, v, dO, O, 1)
+    in_phase(write_row_sums_of_pairs, m, v, dO, O, a, n_k)
     in_phase(gemm_streamed, m, P, Q, K, a, b, B_T=True, finish=softmax, every_tile=False)
     # of dP = dO Vᵀ
     in_phase(gemm_streamed, m, dS, dO, V, a, b, B_T=True, finish=times_centred(m, P, v), every_tile=False)

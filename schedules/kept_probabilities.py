@@ -5,7 +5,7 @@ from pebblesim.language.registry import schedule
 from pebblesim.schedules.backward_qkv import write_gradients
 from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates, streamed
 from pebblesim.schedules.phases import in_phase
-from pebblesim.schedules.row_sums import times_centred, write_row_sums
+from pebblesim.schedules.row_sums import times_centred, write_row_sums_of_pairs
 
 
 @schedule(
@@ -59,7 +59,7 @@ def kept_ds_tiled(m, Q, K, V, dO, O, P, *, a, b):
     """Small cache, streamed, P and O kept: 8n²d/√M + 2n²; with O, the row sums of P ∘ dP are there before dP is."""
     dS, v = m.tensor("dS", *P.shape), m.tensor("v", P.shape[0])
 
-    in_phase(write_row_sums, m, v, dO, O, 1)
+    in_phase(write_row_sums_of_pairs, m, v, dO, O, a, P.shape[1])
     # of dP = dO Vᵀ
     in_phase(gemm_streamed, m, dS, dO, V, a, b, B_T=True, finish=times_centred(m, P, v), every_tile=False)
 

@@ -16,30 +16,34 @@ def seen(A, B, i, j, A_T, B_T):
     return {}
 
 
-def gemm(m, C, A, B, b, *, A_T=False, B_T=False, every_tile=False):
+def gemm(m, C, A, B, b, *, A_T=False, B_T=False, every_tile=False, of_rows=None, of_columns=None, of_terms=None):
     """Compute C = A B by b x b tiles; the tile of C stays in the cache.
 
-    `A_T`, `B_T`: use the transpose of the operand. `every_tile`: ignore the mask and compute all tiles.
+    `A_T`, `B_T`: use the transpose of the operand. `every_tile`: ignore the mask and compute all tiles. `of_rows`,
+    `of_columns`, `of_terms`: arguments of `tiles` that select tiles of queries or keys with an allowed pair, such as
+    {"queries_of": n_k}. The others are not computed, and nobody may read them.
     """
     rows, columns = C.shape
     terms = A.shape[0] if A_T else A.shape[1]
-    for i in m.tiles(rows, b, independent=True):
-        for j in m.tiles(columns, b, independent=True, keys_of=i if C.over_pairs and not every_tile else None):
+    for i in m.tiles(rows, b, independent=True, **(of_rows or {})):
+        of_row = {"keys_of": i} if C.over_pairs and not every_tile else of_columns or {}
+        for j in m.tiles(columns, b, independent=True, **of_row):
             C_ij = m.zeros(i, j)
-            for k in m.tiles(terms, b, **({} if every_tile else seen(A, B, i, j, A_T, B_T))):
+            for k in m.tiles(terms, b, **({} if every_tile else seen(A, B, i, j, A_T, B_T) or of_terms or {})):
                 A_ik = m.read(A[k, i]).T if A_T else m.read(A[i, k])
                 B_kj = m.read(B[j, k]).T if B_T else m.read(B[k, j])
                 C_ij += A_ik @ B_kj
             m.write(C[i, j], C_ij)
 
 
-def rank_one_updates(m, C_ij, A, B, *, A_T=False, B_T=False, by_words_of_A=False):
+def rank_one_updates(m, C_ij, A, B, *, A_T=False, B_T=False, by_words_of_A=False, of_terms=None):
     """Compute C_ij += A_i B_j by columns of A and single words of B; an a x b tile needs ab + a + 1 words.
 
-    `by_words_of_A`: by rows of B and single words of A, which needs ab + b + 1 words.
+    `by_words_of_A`: by rows of B and single words of A, which needs ab + b + 1 words. `of_terms`: as for `gemm`.
     """
     i, j = C_ij.shape
-    for k in m.tiles(A.shape[0] if A_T else A.shape[1], 1, **seen(A, B, i, j, A_T, B_T)):
+    terms = A.shape[0] if A_T else A.shape[1]
+    for k in m.tiles(terms, 1, **(seen(A, B, i, j, A_T, B_T) or of_terms or {})):
         if by_words_of_A:
             B_kj = m.read(B[j, k]).T if B_T else m.read(B[k, j])
             for r in m.tiles(i, 1):
@@ -52,28 +56,31 @@ def rank_one_updates(m, C_ij, A, B, *, A_T=False, B_T=False, by_words_of_A=False
             C_ij[:, c] += A_ik @ B_kc
 
 
-def gemm_streamed(m, C, A, B, a, b, *, A_T=False, B_T=False, finish=None, every_tile=True, by_words_of_A=False):
+def gemm_streamed(m, C, A, B, a, b, *, A_T=False, B_T=False, finish=None, every_tile=True, of_rows=None, **options):
     """Compute C = A B by rank-1 updates of a x b tiles of C: mk⌈n/b⌉ + kn⌈m/a⌉ + mn words.
 
     `finish(C_ij, i, j)` is called before a tile is written. `every_tile`: also those without an allowed pair.
-    `by_words_of_A`: as for `rank_one_updates`.
+    `of_rows`: as for `gemm`. `options`: of `rank_one_updates`.
     """
     rows, columns = C.shape
-    for i in m.tiles(rows, a, independent=True):
+    for i in m.tiles(rows, a, independent=True, **(of_rows or {})):
         for j in m.tiles(columns, b, independent=True, keys_of=None if every_tile else i):
             C_ij = m.zeros(i, j)
-            rank_one_updates(m, C_ij, A, B, A_T=A_T, B_T=B_T, by_words_of_A=by_words_of_A)
+            rank_one_updates(m, C_ij, A, B, A_T=A_T, B_T=B_T, **options)
             if finish is not None:
                 finish(C_ij, i, j)
             m.write(C[i, j], C_ij)
 
 
-def write_projections(m, A1, A3, X, Y, gemm, *blocks):
-    """Compute S = A1 X and h = A3 Y in memory, by a product with these blocks; return both."""
+def write_projections(m, A1, A3, X, Y, gemm, *blocks, of_queries=None):
+    """Compute S = A1 X and h = A3 Y in memory, by a product with these blocks; return both.
+
+    `of_queries`: `of_rows` of the product that makes S, as for `gemm`.
+    """
     S, h = m.tensor("S", *A1.shape), m.tensor("h", *A3.shape)
 
     with m.phase("S"):
-        gemm(m, S, A1, X, *blocks)
+        gemm(m, S, A1, X, *blocks, **({"of_rows": of_queries} if of_queries else {}))
 
     with m.phase("h"):
         gemm(m, h, A3, Y, *blocks)

@@ -3,13 +3,19 @@
 from pebblesim.language import rowsum
 
 
-def write_row_sums(m, v, dO, O, B_r, c=1):
-    """Compute v in memory, from B_r x c tiles of dO and O."""
-    for i in m.tiles(v.shape[0], B_r, independent=True):
+def write_row_sums(m, v, dO, O, B_r, c=1, rows=None):
+    """Compute v in memory, from B_r x c tiles of dO and O; `rows`: those of a tile alone."""
+    for i in m.tiles(v.shape[0] if rows is None else rows, B_r, independent=True):
         v_i = m.zeros(i)
         for k in m.tiles(dO.shape[1], c):
             v_i += rowsum(m.read(dO[i, k]) * m.read(O[i, k]))
         m.write(v[i], v_i)
+
+
+def write_row_sums_of_pairs(m, v, dO, O, a, n_k):
+    """Compute v in memory row by row, but for tiles of `a` rows without an allowed pair, which nobody may read."""
+    for i in m.tiles(v.shape[0], a, independent=True, queries_of=n_k):
+        write_row_sums(m, v, dO, O, 1, rows=i)
 
 
 def add_row_sums(m, v_i, dO_i, O):

@@ -15,6 +15,7 @@ from pebblesim.schedules.matmul import gemm
     paper={"B": "floor(sqrt(M/4))"},
     closed={"B": "floor(sqrt((M - 2)/4))"},
     io="5*n*d*ceiling(n/B) + n**2*ceiling(d/B) + 4*n*d*ceiling(d/B) + 2*d**2*ceiling(n/B) + 9*n**2 + 3*n*d + d**2",
+    graph={"leave_out": True},
 )
 def small_cache(m, A1, A2, A3, dO, X, Y, *, B):
     """Small cache: square tiles, four phases."""
@@ -22,9 +23,10 @@ def small_cache(m, A1, A2, A3, dO, X, Y, *, B):
     S, h, T = m.tensor("S", n_q, d), m.tensor("h", n_k, d), m.tensor("T", d, n_k)
     A, f, q, p = (m.tensor(name, n_q, n_k) for name in ("A", "f", "q", "p"))
     g = m.tensor("g", d, d)
+    queries, keys = {"queries_of": n_k}, {"keys_of": n_q}  # with an allowed pair
 
     with m.phase("f"):  # Algorithm 2
-        gemm(m, S, A1, X, B)
+        gemm(m, S, A1, X, B, of_rows=queries)
         for i in m.tiles(n_q, B, independent=True):
             l = m.zeros(i)
             for j in m.tiles(n_k, B, keys_of=i):
@@ -41,7 +43,7 @@ def small_cache(m, A1, A2, A3, dO, X, Y, *, B):
                 m.write(f[i, j], f_ij)
 
     with m.phase("q"):  # Algorithm 3
-        gemm(m, h, A3, Y, B)
+        gemm(m, h, A3, Y, B, of_rows=keys)
         gemm(m, q, dO, h, B, B_T=True)
 
     with m.phase("p"):  # Algorithm 4
@@ -56,5 +58,5 @@ def small_cache(m, A1, A2, A3, dO, X, Y, *, B):
                 m.write(p[i, j], p_ij)
 
     with m.phase("g"):  # Algorithm 5
-        gemm(m, T, A1, p, B, A_T=True)
-        gemm(m, g, T, A2, B)
+        gemm(m, T, A1, p, B, A_T=True, of_columns=keys)
+        gemm(m, g, T, A2, B, of_terms=keys)

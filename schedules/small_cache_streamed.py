@@ -9,7 +9,7 @@ from pebblesim.language import exp
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.matmul import CLOSED_STREAMED, gemm_streamed, streamed, write_projections
 from pebblesim.schedules.phases import in_phase
-from pebblesim.schedules.row_sums import times_centred, write_row_sums
+from pebblesim.schedules.row_sums import times_centred, write_row_sums_of_pairs
 
 
 @schedule(
@@ -21,16 +21,19 @@ from pebblesim.schedules.row_sums import times_centred, write_row_sums
     ),
     fit=[("a", "b")],
     closed=CLOSED_STREAMED,
-    graph={"order": "U", "kept": True, "centred": True},
+    graph={"order": "U", "kept": True, "centred": True, "leave_out": True},
 )
 def small_cache_streamed(m, A1, A2, A3, dO, X, Y, O, l, *, a, b):
     """Small cache, streamed: half the I/O of Algorithm 6."""
     (n_q, d), (n_k, _) = A1.shape, A2.shape
-    S, h = write_projections(m, A1, A3, X, Y, gemm_streamed, a, b)
+    queries = {
+        "queries_of": n_k
+    }  # with an allowed pair; h is for all keys, since it is made by a and read by b of them
+    S, h = write_projections(m, A1, A3, X, Y, gemm_streamed, a, b, of_queries=queries)
     v, dQ = m.tensor("v", n_q), m.tensor("dQ", n_q, d)
     f, p, g = m.tensor("f", n_q, n_k), m.tensor("p", n_q, n_k), m.tensor("g", d, d)
 
-    in_phase(write_row_sums, m, v, dO, O, 1)
+    in_phase(write_row_sums_of_pairs, m, v, dO, O, a, n_k)
 
     def softmax(f_ij, i, j):
         f_ij[:] = exp(f_ij)
@@ -40,5 +43,5 @@ def small_cache_streamed(m, A1, A2, A3, dO, X, Y, O, l, *, a, b):
     in_phase(gemm_streamed, m, f, S, A2, a, b, B_T=True, finish=softmax, every_tile=False)
     # of q = dO hᵀ
     in_phase(gemm_streamed, m, p, dO, h, a, b, B_T=True, finish=times_centred(m, f, v), every_tile=False)
-    in_phase(gemm_streamed, m, dQ, p, A2, a, b)
-    in_phase(gemm_streamed, m, g, A1, dQ, a, b, A_T=True)
+    in_phase(gemm_streamed, m, dQ, p, A2, a, b, of_rows=queries)
+    in_phase(gemm_streamed, m, g, A1, dQ, a, b, A_T=True, of_terms=queries)

@@ -68,6 +68,17 @@ def check_game(schedule: Schedule, sizes: dict[str, int], mask: Mask) -> None:
     assert work(schedule.masked, sizes, mask) == {kind: computed[kind] for kind in KINDS if computed[kind]}
 
 
+@pytest.mark.parametrize(
+    "name", ["small-cache", "small-cache-streamed", "small-cache-backward-streamed", "kept-dS-tiled"]
+)
+@given(seed=st.integers(0, 999), blocks=st.tuples(st.integers(1, 4), st.integers(1, 4)), n=st.integers(4, 8))
+@strategies.draws(8, 60)
+def test_so_does_the_game_where_most_lines_have_no_pair(name: str, seed: int, blocks: tuple[int, int], n: int) -> None:
+    """What is left out in tiles of one size is not read in tiles of another."""
+    sizes = {"n": n, "d": 2, "a": blocks[0], "b": blocks[1], "B": blocks[0]}
+    check_game(SCHEDULES[name], sizes, from_array(np.random.default_rng(seed).random((n, n)) < 0.06, size=(1, 1)))
+
+
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", [name for name in MASKABLE if name.endswith("-in-rows")])
 @given(n=st.integers(3, 9), blocks=st.sampled_from([(5, 2), (5, 3), (4, 3), (6, 4), (4, 2)]), data=st.data())

@@ -303,6 +303,7 @@ def slow_backward(
     dQ_block: int | None = None,
     g_block: int | None = None,
     absorbed: str = "",
+    leave_out: bool = False,
 ) -> None:
     n = s.n
     s.inputs(A1=(n, d), A2=(n, d), A3=(n, d), dO=(n, d), X=(d, d), Y=(d, d))
@@ -364,14 +365,14 @@ def slow_backward(
                 t * n + j: [s("T", k, j, block=t), s("A2", j, c)]
                 for t, rows in enumerate(tiles)
                 for j in range(n)
-                if row_block is None or any(s.allowed[i][j] for i in rows)
+                if not (leave_out or row_block) or any(s.allowed[i][j] for i in rows)
             }
 
         s.sums("g", (d, d), terms_of_g)
         return
     if order == "U":
         s.over_keys("dQ", "p", "A2", d, start=dQ_block is not None)
-    rows = [i for i in range(n) if g_block is None or s.keys(i)]
+    rows = [i for i in range(n) if not (leave_out or g_block) or s.keys(i)]
     s.sums("g", (d, d), lambda k, c: {i: [s("A1", i, k), s("dQ", i, c)] for i in rows}, g_block is not None)
 
 
@@ -472,7 +473,7 @@ def cases(draw: st.DrawFn, name: str, largest: int = 7) -> tuple[dict[str, int],
         if options["softmax"].startswith("flash"):
             options |= {"column_block": draw(block), "row_block": draw(block)}
     elif name == "backward":
-        options["order"] = draw(st.sampled_from(["T", "U", "one-pass"]))
+        options |= {"order": draw(st.sampled_from(["T", "U", "one-pass"])), "leave_out": draw(st.booleans())}
         if options["order"] != "one-pass":
             options |= {"kept": draw(st.booleans()), "centred": draw(st.booleans())}
         blocks = {"T": ["row_block"], "U": ["dQ_block", "g_block"], "one-pass": ["g_block"]}[options["order"]]
