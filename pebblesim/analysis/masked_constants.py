@@ -30,13 +30,16 @@ class Constants:
 
     Attributes:
         folded: for an elementwise operation, by id, the rows or columns for which it is not computed.
-        left_out: for a product, by id of its node, the terms that are left out of a sum kept in memory.
+        left_out: for a product, by id of its node, the terms that are left out of a sum kept in memory, or of one over
+            the lines with an allowed pair alone.
+        of_pairs: ids of the nodes of products whose terms are such lines.
         apart: separate sums over one tile of rows or columns, and the nodes that compute them.
     """
 
     def __init__(self, program: ir.Program, sizes: ir.Sizes, mask: Mask | None) -> None:
         self.folded: dict[int, Lines] = {}
         self.left_out: dict[int, Lines] = {}
+        self.of_pairs: set[int] = set()
         self.apart: dict[ir.Tile, ir.Compute] = {}
         self.sizes = sizes
         self.conditions: list[ir.MaskCondition] = []  # of the enclosing loops
@@ -153,6 +156,11 @@ class Constants:
                         visited = visited & empty
         return visited
 
+    def _has_pairs(self, rng: ir.Range) -> bool:
+        """Whether the enclosing loops run over tiles of this range that have an allowed pair, with any line."""
+        ends = [(when.rows, when.columns) for when in self.conditions if not when.none]
+        return any(line in rng.around and other.parent is None for pair in ends for line, other in (pair, pair[::-1]))
+
     def _empty(self, rng: ir.Range, axis: int) -> Lines:
         """Return the rows (axis 0) or columns (1) in tiles of the range without an allowed pair."""
         import numpy as np
@@ -209,7 +217,9 @@ class Constants:
         if isinstance(expr, ir.RowReduction):
             self._elementwise(expr.operand)
         if line is None:
-            if isinstance(expr, ir.MatMul) and tile in self.waiting:
+            if isinstance(expr, ir.MatMul) and self._has_pairs(expr.left.shape[1]):
+                self.of_pairs.add(id(node))
+            if isinstance(expr, ir.MatMul) and (tile in self.waiting or id(node) in self.of_pairs):
                 for ref in (expr.left, expr.right):
                     lines = list(self.held.get(ref.tile, {}).values())
                     if lines and expr.left.shape[1].pairs:

@@ -54,11 +54,8 @@ def _operations(
     if isinstance(node, ir.Zeros):
         # the first term of a sum is not added to anything
         made = sums[node.tile]
-        if (
-            at.mask is None
-            or _apart(made.expr, constants) is None
-            or at.mask.pairs(*at.grid((ir.index_of(made.expr),)))
-        ):
+        may_be_empty = id(made) in constants.of_pairs or _apart(made.expr, constants) is not None
+        if at.mask is None or not may_be_empty or at.mask.pairs(*at.grid((ir.index_of(made.expr),))):
             yield "add", -_with_terms(made, node.tile.ranges, at, at_start=True)
     if not isinstance(node, ir.Compute):
         return

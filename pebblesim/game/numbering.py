@@ -55,7 +55,7 @@ constant of `start`. With `onto` it has no vertex; its value is the value that t
 
 For a sum that is regrouped over pairs (T with `row_block`), this holds for each block. A sum over a regrouped operand
 leaves out the operand's sums without terms, for one block and for several. A sum over rows in memory (g with `g_block`)
-leaves out rows without an allowed pair.
+leaves out rows without an allowed pair. So does g with `leave_out`; in the order T it leaves out keys.
 
 In a loop over columns, rows are also cut into tiles (`row_block`). Block s of a running value, and of each value
 computed in the loop, exists only for rows of tiles with an allowed pair in block s. "m.prev" is the last block before s
