@@ -26,7 +26,7 @@ PARTS = {
     "terms, statements, text": ("terms", "statements", "words", "identifiers"),
     "lowering, masks, values": (
         *("lowering", "triton_ranges", "triton_loops", "triton_values", "triton_places", "facts", "masked_once"),
-        *("orientation", "products", "bands", "key_ranges"),
+        *("orientation", "products", "bands", "key_ranges", "fills"),
     ),
     "tensors in memory": ("tables", "strides"),
     "Triton": ("triton", "triton_kernel", "triton_grid", "triton_copies"),

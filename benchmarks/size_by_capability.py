@@ -124,6 +124,7 @@ OF_GOLDENS = {"cuda": "CUDA", "triton-bias": "bias"}
 OF_SCHEDULES = {
     "flash-decoding": "splits of keys",
     "scores-stored-in-rows": "some rows at a time",
+    "dS-stored-resident": "Gluon: tables of pairs",
     "scores-stored-resident": "Gluon: tables of pairs",
     "small-cache-backward-resident": "Gluon: tables of pairs",
     "flash2-latent": "Gluon: columns divided",

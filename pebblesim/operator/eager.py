@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 
 from pebblesim.operator import compiling, layout, masks, operators, recorded
 from pebblesim.operator.layout import in_one_batch, numbers_from, numbers_of
-from pebblesim.operator.lengths import EVEN, Found, length_class
+from pebblesim.operator.lengths import Found, length_class
 from pebblesim.operator.masks import Asked
 from pebblesim.operator.operators_of_sinks import afterwards, from_definition
 from pebblesim.operator.pattern import LONG
@@ -184,11 +184,14 @@ _ALIKE: Recent[Hashable, Family] = Recent(MOST)
 def _alike(call: tuple[Any, ...]) -> Hashable:
     """A key that calls which are checked, compiled and asked for alike have in common; None if all sizes matter.
 
-    That is the case with a limit of memory, and where limits may leave out no pair.
+    That is the case with a limit of memory, where limits may leave out no pair, and with several axes of batches, which
+    are copied into one or not by their strides.
     """
     (query, key, value), strides, kinds, window, workspace = call[:3], call[3:6], call[10], call[14], call[17]
     n_q, n_k = query[-2], key[-2]
     masks_of = None if kinds is None else _masks_alike(kinds, n_q, n_k)
+    if max(map(len, call[:3])) > 4:
+        return None
     if masks_of is False or workspace is not None or not n_q or not n_k or value[-2] != n_k:
         return None
     if window is not None and not all(each is None or each < LONG for each in window):
@@ -288,7 +291,7 @@ def compile_for(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None,
     They are for all lengths of its kind, and for those that kernels are chosen for alike; once for each kind.
     """
     learning = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-    alike = [((n - 1).bit_length(), n % EVEN == 0) for n in (query.shape[-2], key.shape[-2])]
+    alike = map(length_class, (query.shape[-2], key.shape[-2]))
     widths, pattern = (query.shape[-1], value.shape[-1]), asked.pattern(query, key)
     kind = query.dtype, *widths, pattern, asked.scale, asked.workspace, query.get_device(), learning
     taught = sinks is not None and sinks.requires_grad

@@ -55,7 +55,7 @@ def numbers_of(x: Tensor, kv_heads: int) -> Tensor:
     """(batch, heads, n), a number for each query, as kernels take it: (batch · kv_heads, n · shared), contiguous."""
     batch, heads, n = x.shape
     if heads == kv_heads:
-        return x.reshape(batch * heads, n)
+        return x.reshape(batch * heads, n).contiguous()
     grouped = x.unflatten(1, (kv_heads, heads // kv_heads)).transpose(2, 3)
     return grouped.reshape(batch * kv_heads, n * (heads // kv_heads)).contiguous()
 

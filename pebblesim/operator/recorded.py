@@ -52,7 +52,7 @@ class Kinds:
         for each in known:
             if (found := each.of(symbols)) is not None:
                 return found
-        if len(known) == MOST_OF_KIND:
+        if len(known) >= MOST_OF_KIND:
             return None
         try:
             one = Kind(self._function, inputs, self._rest, by)

@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import pkgutil
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -487,6 +488,15 @@ def test_scripts_import_what_is_there() -> None:
                 assert not missing, (script.name, each.module, missing)
                 seen += 1
     assert seen > 100
+
+
+def test_each_file_of_kernels_is_in_one_part_of_their_size() -> None:
+    """`make size` says what the lines of kernels are for."""
+    size = runpy.run_path(str(ROOT / "benchmarks" / "size.py"))
+    room = {path.stem for path in (ROOT / "pebblesim" / "kernels").glob("*.py")} - {"__init__"}
+    beside = {Path(name).stem for name in size["BESIDE_KERNELS"]}
+    parts = [name for names in size["PARTS"].values() for name in names]
+    assert sorted(parts) == sorted({*room - beside, "tiles", "launch_costs"})
 
 
 def test_each_file_of_the_benchmarks_is_in_their_table() -> None:

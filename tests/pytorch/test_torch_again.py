@@ -19,7 +19,7 @@ from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.kernels.key_ranges import ARGUMENTS  # noqa: E402
 from pebblesim.operator import boxes, checks, compiling, definition, eager, operators, planning, public, recorded  # noqa: E402
 from pebblesim.operator.launch import Torch  # noqa: E402
-from pebblesim.operator.layout import numbers_from, numbers_of, round_sums  # noqa: E402
+from pebblesim.operator.layout import in_one_batch, numbers_from, numbers_of, round_sums  # noqa: E402
 from pebblesim.operator.recent import Recent  # noqa: E402
 from pebblesim.operator.tape import noted, notes  # noqa: E402
 
@@ -265,6 +265,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Kernel]]:
         batch, kv_heads = tensors["K"].shape[:2]
         of_rows = batch * kv_heads, tensors["Q"].shape[2] * tensors["Q"].shape[1] // kv_heads
         made = "L" if way == "forward" else "v" if setting.sinks else None
+        assert all(tensors[name].is_contiguous() for name in ("L", "dL", *ARGUMENTS) if name in tensors)
         if made is not None:
             named[made] = Torch.empty(of_rows, dtype=torch.float32)
         kernel = Kernel(way, named, setting)
@@ -517,6 +518,34 @@ def test_gradients_in_other_orders_of_memory_take_their_own_passes(kernels: list
     (known,) = eager._CHECKED.values()
     assert len(known.passes) == 4 and eager.FORWARD in known.passes
     assert len(kernels) == 2 + 3 * 2  # each pass when it is first, and when it is noted
+
+
+@pytest.mark.parametrize(("batch", "kv_heads"), [(1, 4), (1, 2), (2, 4)])
+def test_a_gradient_of_L_in_any_order_of_memory_is_right(kernels: list[Kernel], batch: int, kv_heads: int) -> None:
+    """Kernels take it with the numbers of each head next to each other, also of one batch with tokens first."""
+    x = [torch.randn(batch, heads, 5, 16, requires_grad=True) for heads in (4, kv_heads, kv_heads)]
+    y = [each.detach().double().requires_grad_() for each in x]
+    grad = torch.randn(batch, 5, 4).transpose(1, 2)
+    with pytest.MonkeyPatch.context() as watched:
+        watched.setattr(recorded, "here", lambda each: False)
+        right = torch.autograd.grad(public.attention(*y, enable_gqa=True, return_lse=True)[1], y[:2], grad.double())
+    for _ in range(3):
+        made = torch.autograd.grad(public.attention(*x, enable_gqa=True, return_lse=True)[1], x[:2], grad)
+        for one, true in zip(made, right, strict=True):
+            torch.testing.assert_close(one.double(), true, atol=1e-5, rtol=1e-5)
+
+
+def test_calls_that_are_copied_into_one_batch_are_not_alike_to_others(kernels: list[Kernel]) -> None:
+    """Whether several batches can be seen as one decides whether kernels get every second word, or a copy of these."""
+    keys = torch.randn(2, 3, 2, 5, 16)
+    seen = torch.randn(2, 3, 2, 5, 32)[..., ::2]
+    copied = torch.randn(3, 2, 2, 5, 32)[..., ::2].transpose(0, 1)
+    assert [in_one_batch(each).stride(-1) for each in (seen, copied)] == [2, 1]
+    for _ in range(2):
+        for query in (seen, copied):
+            public.attention(query, keys, keys)
+    families = [known.family for known in eager._CHECKED.values()]
+    assert len(families) == 2 and families[0] is not families[1]
 
 
 def test_gradients_of_several_at_once_go_through_the_operator(kernels: list[Kernel]) -> None:

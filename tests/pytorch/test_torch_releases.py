@@ -105,8 +105,8 @@ def test_a_pass_that_loses_its_kernels_says_so_once(newer: None) -> None:
     assert [str(each.message) for each in said] == [
         "Triton here is 3.10.0, and kernels of Gluon are for 3.6 to 3.9: the kernels for Hopper cards "
         "(backward-two-pass-blocked, dS-stored-resident, flash2-backward-blocked, flash2-forward, flash2-latent, "
-        "scores-stored-resident, small-cache-backward-resident) do not run, and by the forecast this forward pass takes "
-        f"{slower:.2f} times as long; pip install 'triton>=3.6,<3.10'."
+        "scores-stored-resident, small-cache-backward-resident) do not run, and by the forecast this forward pass "
+        f"takes {slower:.2f} times as long; pip install 'triton>=3.6,<3.10'."
     ]
     assert slower > 1 and best.forecast.tiling.gluon and not made.forecast.tiling.gluon
 
