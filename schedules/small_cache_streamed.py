@@ -26,9 +26,7 @@ from pebblesim.schedules.row_sums import times_centred, write_row_sums_of_pairs
 def small_cache_streamed(m, A1, A2, A3, dO, X, Y, O, l, *, a, b):
     """Small cache, streamed: half the I/O of Algorithm 6."""
     (n_q, d), (n_k, _) = A1.shape, A2.shape
-    queries = {
-        "queries_of": n_k
-    }  # with an allowed pair; h is for all keys, since it is made by a and read by b of them
+    queries = {"queries_of": n_k}  # with an allowed pair; h is for all keys: it is made by a and read by b of them
     S, h = write_projections(m, A1, A3, X, Y, gemm_streamed, a, b, of_queries=queries)
     v, dQ = m.tensor("v", n_q), m.tensor("dQ", n_q, d)
     f, p, g = m.tensor("f", n_q, n_k), m.tensor("p", n_q, n_k), m.tensor("g", d, d)

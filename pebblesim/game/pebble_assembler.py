@@ -137,7 +137,9 @@ class Assembler(Tables):
         """Emit the computation of constants for a tile that is used: sums that have no terms under the mask."""
         number = self.family.get(tile)
         if number is not None and self.table[number].table is not None and self.table[number].terms:
-            self._emit(vm.FILL, FAMILY=number, **(self._tile(tile) | self._where(ranges)))
+            family = self.table[number]
+            onto = [each.name for each in self.table].index(family.operands[-1]) if family.onto else -1
+            self._emit(vm.FILL, FAMILY=number, ONTO=onto, **(self._tile(tile) | self._where(ranges)))
 
     def _each(self, kind: int, tile: ir.Tile, **columns: int) -> None:
         self._emit(vm.EACH, KIND=kind, FAMILY=self.family[tile], **self._tile(tile), **columns)

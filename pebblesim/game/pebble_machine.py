@@ -68,7 +68,7 @@ LOOP, NEXT, EACH, INIT, CONSTANT, MOVE, SCRIPT, SUM, HALT, START, FILL, CHECK = 
     EVERY,  # SUM: number of indices in such a block
     WHOLE,  # SUM: number of terms for each of these blocks
     FRESH,  # SUM: 1 if it creates a new tile
-    ONTO,  # SUM: the family of the value that the sum is added to, -1 if none
+    ONTO,  # SUM, FILL: the family of the value that the sum is added to, -1 if none
     MET_ROWS,  # LOOP, NEXT: the loop runs for tiles with an allowed pair of the mask in these rows ...
     MET_COLUMNS,  # ... and these columns; -1 if it runs for all tiles
     MET,  # LOOP, NEXT: 1; or 0 if it runs for the tiles without an allowed pair
@@ -268,6 +268,9 @@ def run(
             elif op == FILL:
                 first, k = first_of(family, elements, block, element)
                 if k == 0 and held == EMPTY:
+                    if ins[ONTO] >= 0:  # what it would be added to is a sum without terms, too
+                        onto = families[ins[ONTO]]
+                        first, k = first_of(onto, elements, block if onto[PERIOD] > 0 else 0, element)
                     out[used] = first * 4 + COMPUTE
                     used += 1
                     cells[place] = cell(number, block, 0)
@@ -307,14 +310,15 @@ def run(
                     onto = families[ins[ONTO]]
                     of_value = block if onto[PERIOD] > 0 else 0
                     value, terms_of_value = first_of(onto, elements, of_value, element)
+                    if k == 0 and terms_of_value == 0 and held == EMPTY:
+                        continue  # a FILL will compute the constant
                     if count == 0:
                         meant = cell(ins[ONTO], of_value, terms_of_value)
                     value = holder(value, terms_of_value, onto[TREE], onto[ZERO], onto[STARTED], terms_of_value)
-                    if k == 0 and term > begin:  # an earlier tile of terms has made this value the sum already
-                        meant = cell(number, block, 0)
                 elif count == 0 and (not started or (k == 0 and not zero)):
                     meant = EMPTY
-                if k == 0 and held == cell(number, block, 0):  # a FILL has computed the constant; it does not change
+                # a FILL has computed the constant, or an earlier tile has made the value the sum: it does not change
+                if k == 0 and held == cell(number, block, 0):
                     meant = held
                 if now > k or (ins[FRESH] and count > 0) or (not ins[FRESH] and held != meant):
                     _mismatch(state, i, j, held, meant)

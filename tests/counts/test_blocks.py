@@ -423,7 +423,8 @@ def test_words_and_pebbles_in_closed_form_are_those_of_the_count(schedule: Sched
         most = room.most(blocks)
         peak = peak_red(schedule.program, dims | blocks)
         assert most is not None and room.least(blocks) <= peak == room(blocks) <= most
-    assert room.least(low) <= room(between) <= room(high)
+    largest = room.most(high)  # a smaller block may leave a longer rest to another one, so the peak itself may grow
+    assert largest is not None and room.least(low) <= room(between) <= largest
     free = {name: size for name, size in high.items() if name not in words.blocks}
     assert words(low | free) == words(low)
 

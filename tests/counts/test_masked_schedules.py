@@ -69,7 +69,14 @@ def check_game(schedule: Schedule, sizes: dict[str, int], mask: Mask) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["small-cache", "small-cache-streamed", "small-cache-backward-streamed", "kept-dS-tiled"]
+    "name",
+    [
+        "small-cache",
+        "small-cache-streamed",
+        "small-cache-backward-streamed",
+        "kept-dS-tiled",
+        "small-cache-latent-backward",
+    ],
 )
 @given(seed=st.integers(0, 999), blocks=st.tuples(st.integers(1, 4), st.integers(1, 4)), n=st.integers(4, 8))
 @strategies.draws(8, 60)
