@@ -44,6 +44,7 @@ from pebblesim.game.pebble_values import (
     first_of,
     holder,
     terms_before,
+    value_of,
     vertex_of,
 )
 
@@ -269,8 +270,7 @@ def run(
                 first, k = first_of(family, elements, block, element)
                 if k == 0 and held == EMPTY:
                     if ins[ONTO] >= 0:  # what it would be added to is a sum without terms, too
-                        onto = families[ins[ONTO]]
-                        first, k = first_of(onto, elements, block if onto[PERIOD] > 0 else 0, element)
+                        first, k, _ = value_of(families[ins[ONTO]], elements, block, element)
                     out[used] = first * 4 + COMPUTE
                     used += 1
                     cells[place] = cell(number, block, 0)
@@ -308,8 +308,7 @@ def run(
                 meant = cell(number, block, count)
                 if ins[ONTO] >= 0:  # also needed after the first terms: a tree adds the value to a whole block of them
                     onto = families[ins[ONTO]]
-                    of_value = block if onto[PERIOD] > 0 else 0
-                    value, terms_of_value = first_of(onto, elements, of_value, element)
+                    value, terms_of_value, of_value = value_of(onto, elements, block, element)
                     if k == 0 and terms_of_value == 0 and held == EMPTY:
                         continue  # a FILL will compute the constant
                     if count == 0:
@@ -317,8 +316,7 @@ def run(
                     value = holder(value, terms_of_value, onto[TREE], onto[ZERO], onto[STARTED], terms_of_value)
                 elif count == 0 and (not started or (k == 0 and not zero)):
                     meant = EMPTY
-                # a FILL has computed the constant, or an earlier tile has made the value the sum: it does not change
-                if k == 0 and held == cell(number, block, 0):
+                if k == 0 and held == cell(number, block, 0):  # by a FILL, or an earlier tile: it does not change
                     meant = held
                 if now > k or (ins[FRESH] and count > 0) or (not ins[FRESH] and held != meant):
                     _mismatch(state, i, j, held, meant)

@@ -74,6 +74,14 @@ def first_of(family: Any, elements: Any, block: int, element: int) -> tuple[int,
 
 
 @part(*KINDS)
+def value_of(family: Any, elements: Any, block: int, element: int) -> tuple[int, int, int]:
+    """Return (first vertex, number of terms, block) of what a sum of this block is added to, in its family."""
+    of_value = block if family[PERIOD] > 0 else 0
+    first, k = first_of(family, elements, of_value, element)
+    return first, k, of_value
+
+
+@part(*KINDS)
 def _node(first: int, k: int, tree: int, zero: int, started: int, block: int, layer: int, position: int) -> int:
     """Return the vertex of a sum of 2^layer neighbouring terms (fewer at the end) in a block of the tree."""
     m = min(tree, k - block * tree)
