@@ -31,6 +31,7 @@ blocked = [schedule for schedule in SCHEDULES.values() if schedule.blocks]
 any_blocked = st.sampled_from(blocked)
 COMPETING = (
     "dS-stored-blocked",
+    "dS-stored-resident",
     "row-stationary-split",
     "row-stationary-split-latent",
     "small-cache-latent-streamed",
