@@ -9,7 +9,7 @@ by then, and the copy engine writes it.
 from __future__ import annotations
 
 from pebblesim.kernels import statements as st
-from pebblesim.kernels.gluon_block import ROWS, Block, filled, freed
+from pebblesim.kernels.gluon_block import ROWS, Block, Buffer, filled, freed
 from pebblesim.kernels.gluon_boxes import sides
 from pebblesim.kernels.gluon_parts import PartsRoles
 from pebblesim.kernels.gluon_roles import expecting
@@ -146,7 +146,7 @@ class ProductRoles(PartsRoles):
 
     def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:
         """Hand the sums to the copy engine in a slot that all products are done with, or store what threads hold."""
-        results = {write: right for write, right in zip(self.plan.writes, self.rights, strict=True)}
+        results: dict[ir.Node, Buffer] = dict(zip(self.plan.writes, self.rights, strict=True))
         right, slots, tensor = results.get(node), self.plan.stages, node.tensor
         if right is None or not isinstance(node, ir.Write):
             super().store(node, at, value)

@@ -1,8 +1,6 @@
-"""Heads that share keys in parts, each with gradients of the keys of its own, which are then added up.
+"""The tensors of a backward pass whose heads that share keys are in parts, as kernels take and write them.
 
-The gradients of keys are sums over the queries of all heads that share them. Where these are many, and the keys few,
-products have too few tiles for a card: 128 heads on one latent and 1,024 keys have 24. So these heads are taken in
-parts. Each has a copy of K and V, and gradients of these in float32, which are added up in order.
+When heads are taken in parts, `parts_of_heads` says.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ def given_to_parts(given: dict[str, Any], shared: int, parts: int) -> dict[str, 
     Matrices of queries and ranges of keys are as they were. `shared`: heads that share keys.
     """
     (K, V), n = (given["K"], given["V"]), given["Q"].shape[2]
-    own = {name: _in_parts(given[name], n, shared, parts) for name in ("L", "dL") if name in given}
+    own: dict[str, Any] = {name: _in_parts(given[name], n, shared, parts) for name in ("L", "dL") if name in given}
     own["K"] = _repeated(K, parts)
     together = (K.data_ptr(), K.stride(), K.shape[:3]) == (V.data_ptr(), V.stride(), V.shape[:3])
     own["V"] = own["K"][..., : V.shape[3]] if together else _repeated(V, parts)
@@ -35,11 +33,14 @@ def given_to_parts(given: dict[str, Any], shared: int, parts: int) -> dict[str, 
 def _repeated(x: Any, parts: int) -> Any:
     """A copy of a matrix, (batch, heads, n, d), for each part: (batch, heads · parts, n, d)."""
     batch, heads, n, d = x.shape
-    room = fresh(x.new_empty((batch, heads * parts, n, _whole(d))))
-    for head in range(heads):
-        of_head = room[:, head * parts : (head + 1) * parts, :, :d]
-        of_head.copy_(x[:, head : head + 1].expand(batch, parts, n, d))
-    return room[..., :d]
+    room = fresh(x.new_empty((batch, heads * parts, n, _whole(d))))[..., :d]
+    if layout.on_gpu(x):
+        from pebblesim.operator.kernel_of_parts import repeat
+
+        repeat(x, room)
+    else:
+        room.copy_(x.repeat_interleave(parts, 1))
+    return room
 
 
 def _whole(d: int) -> int:
@@ -50,7 +51,12 @@ def _in_parts(x: Any, n: int, shared: int, parts: int) -> Any:
     """Numbers of each query, (groups, n · shared), of parts of the heads: (groups · parts, n · shared / parts)."""
     groups, each = x.shape[0], shared // parts
     made = fresh(x.new_empty((groups * parts, n * each)))
-    made.view(groups, parts, n, each).copy_(x.view(groups, n, parts, each).transpose(1, 2))
+    if layout.on_gpu(x):
+        from pebblesim.operator.kernel_of_parts import order
+
+        order(x, made, n, each, parts)
+    else:
+        made.view(groups, parts, n, each).copy_(x.view(groups, n, parts, each).transpose(1, 2))
     return made
 
 
@@ -75,7 +81,7 @@ def add_up(made: dict[str, Any], results: dict[str, Any]) -> None:
     for name in OF_KEYS:
         parts, x = made[name], results[name]
         if layout.on_gpu(x):
-            from pebblesim.operator.kernel_of_parts import add_up_on_gpu
+            from pebblesim.operator.kernel_of_parts import add_up as add_up_on_gpu
 
             add_up_on_gpu(parts, x)
         else:

@@ -26,6 +26,7 @@ from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launch import Kernel, Torch, Triton
 from pebblesim.operator.layout import fits, fitted, room_for
 from pebblesim.operator.once import warn_once
+from pebblesim.operator.parts_of_heads import of_part_of_heads, parts_of_heads
 from pebblesim.operator.pattern import Pattern
 from pebblesim.operator.planning import (
     CARD,
@@ -34,9 +35,7 @@ from pebblesim.operator.planning import (
     Dims,
     chosen,
     chosen_for_latent,
-    of_part_of_heads,
-    parts_of_heads,
-    rounded,
+    rounded_up,
 )
 from pebblesim.operator.symbols import Untraced, plain
 from pebblesim.operator.tape import notes
@@ -110,7 +109,7 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
             return compute(way, tensors, results, setting)
     given = {name: fitted(each) if each.dim() == 4 else each for name, each in tensors.items()}
     made = {name: each if fits(each) else room_for(each, each.shape[-1]) for name, each in results.items()}
-    if way == "backward" and not setting.apart and (number := _groups(given, made, setting)) > 1:
+    if way == "backward" and not setting.apart and (number := groups_of(given, made, setting)) > 1:
         rows = _heads_apart(given, made, setting, number)
     else:
         choice, module, names, taken = _prepared(way, given, made, setting)
@@ -139,7 +138,7 @@ def _in_rounds(
     return rows
 
 
-def _groups(given: dict[str, Any], results: dict[str, Any], setting: Setting) -> int:
+def groups_of(given: dict[str, Any], results: dict[str, Any], setting: Setting) -> int:
     """The number of parts in which a backward pass takes the heads that share keys."""
     pattern, Q, (batch, kv_heads, n_k, d_v) = setting.pattern, given["Q"], given["V"].shape
     if pattern.shared == 1:
@@ -149,7 +148,7 @@ def _groups(given: dict[str, Any], results: dict[str, Any], setting: Setting) ->
     if GLUON.refusal(Call({}, scale=setting.scale, words=words, repeated=repeated)):
         return 1
     card, room = card_of(Q.device), ROOM if setting.workspace is None else setting.workspace
-    return parts_of_heads(rounded(dims, pattern, 1), batch * kv_heads, _dtype(Q), _here(pattern), room, card)
+    return parts_of_heads(rounded_up(dims, pattern, 1), batch * kv_heads, _dtype(Q), _here(pattern), room, card)
 
 
 def _heads_apart(given: dict[str, Any], results: dict[str, Any], setting: Setting, parts: int) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import gcd
 
 from pebblesim.advice import cards
 from pebblesim.advice.amounts import amount
@@ -55,18 +54,6 @@ WORDS_OF_SINKS = {"forward": 2, "backward": 4}
 Forward, rows begin with the number of their head, which is in caches. Backward, L and the row sums of dO ∘ O are read
 once more.
 """
-
-IN_PARTS = ("small-cache-backward-resident",)
-"""Schedules whose kernels were measured with the heads that share keys in parts."""
-
-LONG_ENOUGH = 3e-4
-"""Seconds of a backward pass from which on heads are taken in parts: shorter ones wait for the host."""
-
-GAIN = 1.1
-"""Factor by which a pass is to be faster with its heads in parts, by the forecast."""
-
-SIDE = 128
-"""Keys of a tile."""
 
 Dims = tuple[tuple[str, int], ...]
 """Sizes by name, as a key of a table."""
@@ -355,10 +342,10 @@ def chosen(
     Raises:
         UsageError: no kernel fits into this room.
     """
-    free = _first(way, rounded(dims, pattern, 1), dims, heads, dtype, pattern, None, card)
+    free = _first(way, rounded_up(dims, pattern, 1), dims, heads, dtype, pattern, None, card)
     if room is None or free.bytes <= room:
         return free
-    whole = _first(way, rounded(dims, pattern, STEPS), dims, heads, dtype, pattern, room, card)
+    whole = _first(way, rounded_up(dims, pattern, STEPS), dims, heads, dtype, pattern, room, card)
     parts = [*_in_parts(free.bytes // heads, dims, heads, dtype, pattern, room, card)] if way == "forward" else []
 
     def seconds(one: Choice) -> float:
@@ -377,7 +364,7 @@ def _in_parts(
     n_q, n_k = dict(dims)["n_q"] // pattern.shared, dict(dims)["n_k"]
     for cut in cuts(pattern, n_q, n_k, heads, tables, room):
         some, own, rounds = _part(cut, dims, heads, pattern)
-        alone = _first("forward", rounded(some, own, 1), some, cut.kv_heads, dtype, own, None, card)
+        alone = _first("forward", rounded_up(some, own, 1), some, cut.kv_heads, dtype, own, None, card)
         _, taken = _of_lengths(alone.forecast.tiling, dims[2:], dtype, own.mask)
         blocks = {**dict(dims), **alone.forecast.tiling.blocks}
         rows = ((span.stop - span.start) * cut.heads for span in cut.spans)
@@ -405,7 +392,7 @@ def ranked_for(
     """The rounded sizes that `chosen` looks at, and the kernels for these sizes in its order; arguments as for it."""
     free = chosen(way, dims, heads, dtype, pattern, None, card)
     limit, steps = (room, STEPS) if free.bytes > room else (None, 1)
-    rounded = rounded(dims, pattern, steps)
+    rounded = rounded_up(dims, pattern, steps)
     found = _forecasts(way, rounded, heads, dtype, pattern, limit, card)
     return rounded, tuple(each for each in found if each.tiling.refusal(pattern.call(dims, dtype, card)) is None)
 
@@ -457,67 +444,7 @@ def chosen_for_latent(dims: Dims, heads: int, dtype: str, pattern: Pattern, card
         dims: n_q (rows of all heads that share keys), n_k, d_v and d_r: words of a key that are its value, and others.
         heads, dtype, pattern, card: as for `chosen`.
     """
-    return _suiting(LATENT, rounded(dims, pattern, 1), dims, heads, dtype, pattern, None, card)
-
-
-@lru_cache(maxsize=KEPT)
-def parts_of_heads(dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card) -> int:
-    """In how many parts a backward pass takes the heads that share keys; 1 if it takes them together.
-
-    Args:
-        dims: n_q (rows of all heads that share keys), n_k, d_k and d_v, rounded.
-        heads, dtype, pattern, room, card: as for `chosen`.
-
-    Raises:
-        UsageError: no kernel fits into this room.
-    """
-    most = card.size("multiprocessors") // (heads * -(-dict(dims)["n_k"] // SIDE))
-    parts = gcd(1 << max(most, 1).bit_length() - 1, pattern.shared)  # as many as there are tiles for, a power of two
-    left = None if room is None else room - bytes_of_parts(dims, heads, parts, dtype)
-    if parts == 1 or not pattern.gluon or (left is not None and left < 0):
-        return 1
-    together = chosen("backward", dims, heads, dtype, pattern, room, card).forecast.seconds
-    if together < LONG_ENOUGH:
-        return 1
-    own, some = of_part_of_heads(pattern, parts), _of_parts(dims, parts)
-    made = chosen("backward", some, heads * parts, dtype, own, left, card).forecast
-    if not made.tiling.gluon or made.tiling.schedule not in IN_PARTS:
-        return 1
-    faster = together / (made.seconds + seconds_of_parts(dims, heads, parts, dtype, card))
-    return parts if faster > GAIN else 1
-
-
-def _of_parts(dims: Dims, parts: int) -> Dims:
-    """The sizes of a part of the heads that share keys."""
-    return tuple((name, size // parts if name == "n_q" else size) for name, size in dims)
-
-
-def of_part_of_heads(pattern: Pattern, parts: int) -> Pattern:
-    """The pattern of each of so many parts of the heads that share keys."""
-    shared = pattern.shared // parts
-    return pattern._replace(shared=shared, mask=pattern.mask and replace(pattern.mask, rows=shared))
-
-
-def words_of_parts(n_k: int, d_k: int, d_v: int, heads: int, parts: int) -> dict[str, int]:
-    """Words that are moved besides for heads in parts: of K and V, which are copied, in 16 bits, and in float32 of
-    their gradients, which are read in as many parts.
-
-    The gradients of all are then written once more, as they were by each part.
-    """
-    keys = heads * n_k * (d_k + d_v)
-    return {"copied": (1 + parts) * keys, "summed": parts * keys, "written": keys}
-
-
-def bytes_of_parts(dims: Dims, heads: int, parts: int, dtype: str) -> int:
-    """Bytes of the copies of keys and values for parts of the heads, and of their gradients in float32."""
-    sizes = dict(dims)
-    return parts * heads * sizes["n_k"] * (sizes["d_k"] + sizes["d_v"]) * (BYTES[dtype] + 4)
-
-
-def seconds_of_parts(dims: Dims, heads: int, parts: int, dtype: str, card: cards.Card) -> float:
-    """A forecast of the copies of keys and values, and of the sums: four launches that memory binds."""
-    moved = 2 * bytes_of_parts(dims, heads, parts, dtype)
-    return moved / card.rates["memory"].value + 4 * (card.rates["launch"].value + card.rates["start"].value)
+    return _suiting(LATENT, rounded_up(dims, pattern, 1), dims, heads, dtype, pattern, None, card)
 
 
 @lru_cache(maxsize=KEPT)
@@ -528,7 +455,7 @@ def _forecasts(
     return forecasts(PROBLEM.get(way, way), pattern.call(dims, dtype, card), card, heads, room)
 
 
-def rounded(dims: Dims, pattern: Pattern, steps: int) -> Dims:
+def rounded_up(dims: Dims, pattern: Pattern, steps: int) -> Dims:
     """The sizes that kernels are chosen for, so that few kernels serve all lengths.
 
     Lengths are rounded up to powers of two or, with several `steps`, to multiples of a part of one.
