@@ -21,7 +21,8 @@ def document(folder: Path) -> None:
     """Write the picture, the tables of docs/race.md and docs/host-time.md, and the figures that sentences repeat."""
     if rows := loaded(folder, "race"):
         picture(folder, ROOT / "docs/pictures/drawn_race.png")
-        for part, lines in (("ratios", _ratios(rows)), ("behind", _behind(rows)), ("ffpa", _ffpa(rows))):
+        parts = {"ratios": _ratios(rows), "behind": _behind(rows), "alone": _behind_alone(rows), "ffpa": _ffpa(rows)}
+        for part, lines in parts.items():
             _put_table("race", part, lines)
         for page in (README, RACE):
             _put_means(page, rows)
@@ -179,6 +180,17 @@ def _behind(rows: list[dict[str, Any]]) -> list[str]:
                 ours, theirs = row[way]["ours"], row[way][who]
                 alone, host = theirs["card_us"] / ours["card_us"], f"{ours['host_us']:.0f} / {theirs['host_us']:.0f}"
                 lines.append(f"| {row['shape']} | {name} | {ratio:.2f} | {alone:.2f} | {host} | {who} |")
+    return lines
+
+
+def _behind_alone(rows: list[dict[str, Any]]) -> list[str]:
+    """Every shape that is behind on the card alone."""
+    lines = ["| shape | pass | on the card alone | ours / theirs, µs | best other |", "| --- " * 5 + "|"]
+    for way, name in WAYS.items():
+        for ratio, who, row in ratios(rows, way, "card_us"):
+            if ratio < BEHIND:
+                times = " / ".join(f"{row[way][each]['card_us']:,.0f}" for each in ("ours", who))
+                lines.append(f"| {row['shape']} | {name} | {ratio:.2f} | {times} | {who} |")
     return lines
 
 
