@@ -48,7 +48,7 @@ def parts_of_heads(dims: Dims, heads: int, dtype: str, pattern: Pattern, room: i
     together = chosen("backward", dims, heads, dtype, pattern, room, card).forecast.seconds
     if together < LONG_ENOUGH:
         return 1
-    own, some = of_part_of_heads(pattern, parts), _of_parts(dims, parts)
+    own, some = of_part_of_heads(pattern, parts), sizes_of_part(dims, parts)
     made = chosen("backward", some, heads * parts, dtype, own, left, card).forecast
     if not made.tiling.gluon or made.tiling.schedule not in IN_PARTS:
         return 1
@@ -56,7 +56,7 @@ def parts_of_heads(dims: Dims, heads: int, dtype: str, pattern: Pattern, room: i
     return parts if faster > GAIN else 1
 
 
-def _of_parts(dims: Dims, parts: int) -> Dims:
+def sizes_of_part(dims: Dims, parts: int) -> Dims:
     """The sizes of a part of the heads that share keys."""
     return tuple((name, size // parts if name == "n_q" else size) for name, size in dims)
 
