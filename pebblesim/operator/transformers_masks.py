@@ -192,7 +192,7 @@ class Seen(BlockMask):
         device: Any = "cpu",
     ) -> None:
         self.shape, self.band, self.ranges = shape, band, ranges
-        self.device = device if ranges is None else ranges[0].device
+        self.device = torch.device(device) if ranges is None else ranges[0].device
 
     def dense(self) -> Tensor:
         """Booleans of this shape, True where a query sees a key."""
@@ -306,7 +306,12 @@ class Seen(BlockMask):
     __hash__ = object.__hash__
 
 
-OF_BOOLEANS = (torch.cat, torch.where, torch.logical_and, torch.logical_or, torch.logical_not, Tensor.masked_fill)
+OF_BOOLEANS: tuple[Any, ...] = (
+    torch.cat,
+    torch.where,
+    *(torch.logical_and, torch.logical_or, torch.logical_not),
+    *(Tensor.__and__, Tensor.__or__, Tensor.masked_fill),
+)
 """Functions that mean the same for a dense mask of booleans, whatever a model takes its mask for."""
 
 
