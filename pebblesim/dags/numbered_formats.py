@@ -158,8 +158,8 @@ def matrix_entries(
 ) -> tuple[tuple[int, int], NDArray[Any], NDArray[Any]]:
     """Return (size, row of each entry, column of each entry) of a sparse matrix in a MatrixMarket file.
 
-    The file of a symmetric matrix holds one triangle; if `whole`, the other one is added. If `lower`, an entry above the
-    diagonal is refused.
+    The file of a symmetric matrix holds one triangle; if `whole`, the other one is added. If `lower`, an entry above
+    the diagonal is refused.
     """
     head = data.split(b"\n", 1)[0].decode("utf-8", "replace").lower().split()
     if head[:3] != ["%%matrixmarket", "matrix", "coordinate"]:
@@ -194,10 +194,10 @@ def matrix_entries(
         raise UsageError(f"line {rows.line[twice[0]]}: the entry is already in line {rows.line[twice[1]]}.")
     above = r < c
     if lower and above.any():
-        at = int(np.argmax(above))
+        wrong = int(np.argmax(above))
         raise UsageError(
-            f"line {rows.line[1 + at]}: entry ({r[at]}, {c[at]}) is above the diagonal; the matrix must be lower "
-            "triangular."
+            f"line {rows.line[1 + wrong]}: entry ({r[wrong]}, {c[wrong]}) is above the diagonal; the matrix must be "
+            "lower triangular."
         )
     if whole and head[4:5] not in ([], ["general"]):
         if above.any():

@@ -183,7 +183,7 @@ class Calls(torch.utils._python_dispatch.TorchDispatchMode):
 def test_a_bias_under_vmap(batch: list[int], shared: list[bool], mapped: tuple[str, ...], seed: int) -> None:
     """Calls with a bias made together are those made one by one, by one operator in each pass."""
     generator = torch.Generator().manual_seed(seed)
-    shapes = {name: (*batch, 2, 3, 4) for name in "qkv"}
+    shapes = dict.fromkeys("qkv", (*batch, 2, 3, 4))
     if len(batch) == 2 and shared[0] and not shared[1]:
         shared = [False, *shared[1:]]  # sequences that share it are next to each other
     shapes["bias"] = tuple(1 if one else n for one, n in zip(shared[-len(batch) - 3 :], (*batch, 2, 3, 3), strict=True))
