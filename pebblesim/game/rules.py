@@ -91,7 +91,8 @@ def check_rules_of_schedules(rules: str) -> None:
         UnknownName: there is no such rule set, or its terms are added one by one.
     """
     if rules not in RULES or rules in BY_TERM:
-        raise UnknownName("rule set for schedules", rules, [name for name in RULES if name not in BY_TERM])
+        kind = "rule set for schedules" if rules in BY_TERM else "rule set"
+        raise UnknownName(kind, rules, [name for name in RULES if name not in BY_TERM])
 
 
 def without_idle(rules: dict[int, Rule]) -> dict[int, Rule]:

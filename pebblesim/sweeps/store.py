@@ -38,7 +38,7 @@ class RowStore:
         self.path = path
         self._empty = path is not None and not path.exists()
         if path is not None and path.is_file() and not _may_be_ours(path):
-            raise UsageError(f"--store {str(path)!r} is a file of another kind; give another name.")
+            raise UsageError(f"--store {str(path)!r} is not a database of SQLite; give another name.")
         try:
             self._file = sqlite3.connect(path or ":memory:", timeout=60, isolation_level=None)
             try:

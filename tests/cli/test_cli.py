@@ -843,7 +843,7 @@ def test_bounds_and_gaps_take_a_problem_as_search_does(pebblesim: Pebblesim) -> 
         ("watch small-cache -n 4 -d 2 -M 40 --rules partial -o a.html", "for schedules is called 'partial'"),
         ("gaps -n 4 -d 2 -M 40 --steps 2", "--steps is for the whole range of M; leave it out, or -M."),
         ("gaps -n 4 -d 2 --machine H100 --steps 2", "leave it out, or --machine."),
-        ("sweep -s small-cache -n 4 -d 2 -M 40 --store notes", "'notes' is a file of another kind"),
+        ("sweep -s small-cache -n 4 -d 2 -M 40 --store notes", "'notes' is not a database of SQLite"),
         ("plot race notes -o a.png", "give the name of one, or of a new file"),
     ],
 )
