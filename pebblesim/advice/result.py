@@ -122,11 +122,12 @@ class Advice(OurKernels, Result):
         Raises:
             UsageError: the mask has no closed form.
         """
-        row = self.explained(boundary)
-        twice: dict[str, Any] = {"M": 2 * boundary.M, "mask": self.mask, **self.dims}
+        row, mask = self.explained(boundary), self.mask
+        assert mask is None or isinstance(mask, Band)
+        twice: dict[str, Any] = {"M": 2 * boundary.M, "mask": mask, **self.dims}
         doubled = count(row.schedule, blocks="best", **twice).blocks
         sizes = {**self.dims, **row.blocks}
-        return terms.terms(self._program(row), sizes, {**self.dims, **doubled}, boundary.M, self.mask)
+        return terms.terms(self._program(row), sizes, {**self.dims, **doubled}, boundary.M, mask)
 
     def explained(self, boundary: Boundary) -> Counted:
         """The schedule that moves the fewest words at a boundary, of those that have a closed form under the mask.
