@@ -3,8 +3,8 @@
 `python benchmarks/gpu/flash_attention.py CHECKOUT --file tests --sets 2000 --seed 1` runs `tests/test_flash_attn.py` of
 a checkout of Dao-AILab/flash-attention, `--file hopper` its `hopper/test_flash_attn.py`, each set in one of several
 processes. Memory is filled before each call: the allocator's with 777, all that `attention` takes with NaN. What was
-run before is in the rows, and is not run again. `--table` prints the table of docs/attention-tests.md. `--package DIR` tests
-a package of kernels in our place, which `pebblesim gpu emit --target package` has written.
+run before is in the rows, and is not run again. `--table` prints the table of docs/attention-tests.md. `--package DIR`
+tests a package of kernels in our place, which `pebblesim gpu emit --target package` has written.
 """
 
 from __future__ import annotations
