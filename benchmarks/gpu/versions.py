@@ -5,8 +5,8 @@ python benchmarks/gpu/versions.py [-o benchmarks/gpu/versions.jsonl] [--only 2.1
 
 Each version gets an environment of its own, which is deleted again, and a row; a second run keeps the rows of other
 versions, and compiles nothing with a Triton that another one had. Behind a colon stands another Triton. Then the table
-in docs/attention-tests.md is written from the rows. PyTorch's wheels need NVIDIA's libraries to be imported, also without
-a card: they are installed with it or, if there are such in FOLDER, taken from there.
+in docs/attention-tests.md is written from the rows. PyTorch's wheels need NVIDIA's libraries to be imported, also
+without a card: they are installed with it or, if there are such in FOLDER, taken from there.
 """
 
 from __future__ import annotations
