@@ -17,6 +17,10 @@ MOST_FFPA = 6
 """Shapes above d = 256 that are shown beside FFPA's kernels: those with the most operations."""
 
 
+FFPA_CUTE = "ffpa cutedsl"
+"""FFPA's kernels in the CuTe DSL, as rows name them."""
+
+
 def document(folder: Path) -> None:
     """Write the picture, the tables of docs/race.md and docs/host-time.md, and the figures that sentences repeat."""
     if rows := loaded(folder, "race"):
@@ -29,6 +33,8 @@ def document(folder: Path) -> None:
         _put(README, r"(was measured on )\d+( \[shapes drawn by seeds\])", f"{len(rows)}")
     if groups := loaded(folder, "groups"):
         _put_table("race", "groups", _groups(groups))
+        for page in (README, RACE):
+            _put_cute(page, groups)
     if first := loaded(folder, "first"):
         _put_table("host-time", "first", _first(first))
     if host := loaded(folder, "host"):
@@ -61,6 +67,23 @@ def _put_means(page: Path, rows: list[dict[str, Any]]) -> None:
         rf"(its Triton kernels take )\s*{asked} times as long as ours forward,\s+and {asked}( with gradients)",
         "{} times as long as ours forward, and {}".format(*(_span_of_ffpa(rows, way) for way in WAYS)),
     )
+
+
+def _put_cute(page: Path, groups: list[dict[str, Any]]) -> None:
+    """Write the sentence of FFPA's kernels in the CuTe DSL, on the card alone."""
+    of_cute = [row for row in groups if FFPA_CUTE in row.get("both", {})]
+    said = "were not raced"
+    if of_cute:
+        spans = []
+        for way in WAYS:
+            ratios = sorted(row[way][FFPA_CUTE]["card_us"] / row[way]["ours"]["card_us"] for row in of_cute)
+            spans.append(f"{ratios[0]:.2f} to {ratios[-1]:.2f}")
+        one, other = spans
+        said = (
+            f"take {one} times as long as ours forward, and {other} with gradients, on {len(of_cute)} shapes with "
+            "heads that share keys"
+        )
+    _put(page, r"(Its kernels in the CuTe DSL )(?:were not raced|take [^\n]*? that share keys)(\.)", said)
 
 
 def _put_spans(page: Path, host: list[dict[str, Any]]) -> None:
