@@ -68,13 +68,14 @@ def of_part_of_heads(pattern: Pattern, parts: int) -> Pattern:
 
 
 def words_of_parts(n_k: int, d_k: int, d_v: int, heads: int, parts: int) -> dict[str, int]:
-    """Words that are moved besides for heads in parts: of K and V, which are copied, in 16 bits, and in float32 of
-    their gradients, which are read in as many parts.
+    """Words that are moved besides for heads in parts.
 
-    The gradients of all are then written once more, as they were by each part.
+    Returns:
+        "copied": of K and V, in 16 bits, read once and written for each part. "summed": of their gradients in float32:
+        each part writes them, and the sums read them; the gradients of all are written once more, as without parts.
     """
     keys = heads * n_k * (d_k + d_v)
-    return {"copied": (1 + parts) * keys, "summed": parts * keys, "written": keys}
+    return {"copied": (1 + parts) * keys, "summed": 2 * parts * keys}
 
 
 def bytes_of_parts(dims: Dims, heads: int, parts: int, dtype: str) -> int:
