@@ -214,6 +214,14 @@ def _forced(board: BitBoard, worth: Any, red: Any, blue: Any, held: int) -> int:
     return -1
 
 
+@part()
+def _ended(tree: Tree, nodes: int, free: int, rank: int, steps: int, how: int, last: int) -> Any:
+    """Record what a call has reached, and return its result."""
+    tree.count[0], tree.count[1], tree.count[2] = nodes, free, rank
+    tree.count[3] += steps
+    return how, last
+
+
 @kernel(allocates=False)
 def search(board: BitBoard, tree: Tree, room: Room, budget: int) -> Any:
     """Begin or continue the search for a number of states, expanded or estimated; return (result, last state).
@@ -225,8 +233,8 @@ def search(board: BitBoard, tree: Tree, room: Room, budget: int) -> Any:
     n, words = board.degree.size, board.inputs.size
     inputs, outputs, preds, M, once = board.inputs, board.outputs, board.preds, board.M, board.once
     states, keys, costs, closed, heads = tree.states, tree.keys, tree.costs, tree.closed, tree.heads
-    table, limit, entries = tree.table, tree.parents.size, tree.entry.size
-    nodes, free, f = tree.count[0], tree.count[1], tree.count[2]
+    table, limit, entries, place = tree.table, tree.parents.size, tree.entry.size, tree.place
+    nodes, free, f, began = tree.count[0], tree.count[1], tree.count[2], budget
     row, rows, links = room.sets, room.sets[16:], room.links
     red, blue, done = row[0], row[1], row[2]
     undone, worth, useful, other_worth = row[3], row[4], row[5], row[6]
@@ -238,7 +246,6 @@ def search(board: BitBoard, tree: Tree, room: Room, budget: int) -> Any:
     key = room.states[1] if symmetric else state
     hashes, at = room.hashes, room.lists[0]
     members, chosen, bets, stopped = room.lists[1], room.lists[2], room.lists[3], room.lists[4]
-    place = tree.place
     if nodes == 0:  # the only pebbles of the first state are blue ones on the inputs
         for k in range(words):
             red[k], blue[k], undone[k] = _ZERO, _ZERO, outputs[k]
@@ -256,14 +263,12 @@ def search(board: BitBoard, tree: Tree, room: Room, budget: int) -> Any:
             f += 1
             continue
         if budget <= 0:
-            tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
-            return GOES_ON, 0
+            return _ended(tree, nodes, free, f, began - budget, GOES_ON, 0)
         node = tree.entry[at_head]
         if closed[node] == CLOSED:
             heads[f] = tree.follows[at_head]
             continue
         budget -= 1
-        tree.count[3] += 1
         cost = costs[node]
         finished = True
         held: Any = np.int64(0)  # a plain 0 is a type of its own, for which `_forced` were compiled once more
@@ -273,8 +278,7 @@ def search(board: BitBoard, tree: Tree, room: Room, budget: int) -> Any:
             finished &= undone[k] == _ZERO
             held += popcount(red[k])
         if finished:
-            tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
-            return FOUND, node
+            return _ended(tree, nodes, free, f, began - budget, FOUND, node)
         if once and closed[node] == WAITS:
             closed[node] = LOOKED_AT
             rank = cost + to_come_once(board, undone, red, blue, rows, links)
@@ -285,8 +289,7 @@ def search(board: BitBoard, tree: Tree, room: Room, budget: int) -> Any:
                 continue
         of_use(board, undone, done, worth, useful)
         only = _forced(board, worth, red, blue, held)
-        full, why, writes = False, FULL, 0
-        goes_on = place[0] == node and place[1] == cost
+        full, why, writes, goes_on = False, FULL, 0, place[0] == node and place[1] == cost
         for v in range(place[2] if goes_on else 0, n):
             if (only >= 0 and v != only) or not has(worth, v) or has(red, v):
                 continue
@@ -343,9 +346,8 @@ def search(board: BitBoard, tree: Tree, room: Room, budget: int) -> Any:
                         bets[bet] = members[chosen[k]]
                         bet += 1
                 # Without recomputation each deleted value is written; otherwise it may be lost and computed again.
-                most = place[3] if goes_on else (1 << bet) - 1
-                goes_on = False
-                for writes in range(most, (1 << bet) - 2 if once else -1, -1):
+                for writes in range(place[3] if goes_on else (1 << bet) - 1, (1 << bet) - 2 if once else -1, -1):
+                    goes_on = False
                     if budget <= 0:
                         full, why = True, GOES_ON
                         break
@@ -370,7 +372,6 @@ def search(board: BitBoard, tree: Tree, room: Room, budget: int) -> Any:
                     if other >= 0 and costs[other] <= total:
                         continue
                     budget -= 1
-                    tree.count[3] += 1
                     rank = max(f, total + to_come(board, new_undone, new_red, b, rows, links))
                     if rank >= heads.size:
                         continue
@@ -405,8 +406,6 @@ def search(board: BitBoard, tree: Tree, room: Room, budget: int) -> Any:
             place[0], place[1], place[2], place[3] = node, cost, v, writes
             for k in range(n):
                 stopped[k] = chosen[k]
-            tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
-            return why, 0
+            return _ended(tree, nodes, free, f, began - budget, why, 0)
         closed[node] = CLOSED
-    tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
-    return NONE, 0
+    return _ended(tree, nodes, free, f, began - budget, NONE, 0)
