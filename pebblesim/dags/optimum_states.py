@@ -59,7 +59,7 @@ def search_states(
         end: when to stop, by the clock.
         on_progress: called every now and then.
         steps: most states to expand or estimate; any number by default. A state may have millions of followers that are
-            estimated, and of which none is stored.
+            estimated, and of which none is stored. With this limit what is found does not depend on the clock.
     """
     from pebblesim.dags import optimum_kernel as kernel
 
@@ -79,7 +79,7 @@ def search_states(
     some = 2
     while True:
         began = time.monotonic()
-        how, last = kernel.search(board, tree, space, some if steps is None else min(some, steps - run.steps))
+        how, last = kernel.search(board, tree, space, some if steps is None else min(AT_ONCE, steps - run.steps))
         some = min(AT_ONCE, 2 * some) if time.monotonic() - began < LONG else max(2, some // 2)
         run.states, run.steps = int(tree.count[0]), int(tree.count[3])
         run.raise_to(int(tree.count[2]), f"search: every game begins in one of {run.states:,} states")

@@ -1043,7 +1043,7 @@ def test_what_cannot_be_played_is_said_before_the_first_game(
 
 def test_a_search_of_states_goes_on_however_slow_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call of the compiled loop seems to take 3 seconds. So it looks at so few states at once that none is new."""
-    graph, clock = scattered(10, 2, 1), iter(range(0, 300_000, 3))
+    graph, clock = scattered(14, 2, 1), iter(range(0, 300_000, 3))
     least = ps.optimum(graph, M=3).io
     monkeypatch.setattr("pebblesim.dags.optimum_states.time", SimpleNamespace(monotonic=lambda: next(clock)))
     assert ps.optimum(graph, M=3).io == least
