@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from pebblesim.advice.programs import readings
-from pebblesim.advice.tiles import Tiling
+from pebblesim.advice.tiles import IN_PARTS, Tiling
 from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.core.units import Bytes
 from pebblesim.kernels.additions import added_to
@@ -30,7 +30,6 @@ from pebblesim.kernels.words import WORDS, phase_of, word_bytes
 from pebblesim.language import program as ir
 from pebblesim.language.loops import Times
 from pebblesim.language.masks import Band, Mask
-from pebblesim.language.registry import get
 from pebblesim.language.tile_ranges import TileRange
 from pebblesim.launches.launches import Launch, blocks, launches, times
 
@@ -103,6 +102,10 @@ class LaunchCost:
     stages: int
 
 
+ALIKE = {part: whole for whole, part in IN_PARTS.items()}
+"""Schedules whose kernels are as fast as those of another one."""
+
+
 class Memory:
     """Bytes of the tensors of a program as its kernels keep them."""
 
@@ -138,8 +141,7 @@ def launch_costs(
         heads: problems of that size that are solved together.
         mask: which pairs are allowed.
     """
-    schedule = get(tiling.schedule).in_dims(dims)
-    program, read = schedule.under(mask), readings(tiling, dims, dtype, mask)
+    program, read = tiling.traced(dims, mask), readings(tiling, dims, dtype, mask)
     sizes = {**dims, **tiling.blocks}
     costs = costs_of(program, tiling, sizes, dtype, heads, mask, read)
     return costs + list(_of_sums(program, sizes, dtype, heads) if tiling.gluon else ())
@@ -337,7 +339,7 @@ def _beside(body: list[ir.Node], read: set[ir.Tile]) -> Iterator[ir.Node]:
 
 def _kinds(program: ir.Program, launch: Launch, sizes: ir.Sizes, mask: Mask | None, gluon: bool) -> Iterator[str]:
     """Names of the kinds of launches that a launch is one of, the widest first."""
-    each = f"{program.name}: {phase_of(launch.name)}" + ", Gluon" * gluon
+    each = f"{ALIKE.get(program.name, program.name)}: {phase_of(launch.name)}" + ", Gluon" * gluon
     yield each
     ranges = {loop.range for loop in (*launch.grid, *ir.walk(launch.block)) if isinstance(loop, ir.Loop)}
     cut = [rng for rng in ranges if rng.parent is not None and rng.dim.startswith("n")]

@@ -14,10 +14,12 @@ from typing import Any
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import assigned
 from pebblesim.kernels.domains import GLUON, OF_GLUON, OF_TRITON, TRITON, Call, Domain, Refusal
+from pebblesim.kernels.in_parts import part_of
 from pebblesim.kernels.storage import Storage
 from pebblesim.kernels.tables import workspace
 from pebblesim.kernels.words import LEAST_SIDE, of_launch
 from pebblesim.language.masks import Mask
+from pebblesim.language.program import Program
 from pebblesim.language.registry import get
 
 PROBLEM = {"forward": "forward", "backward": "backward-qkv"}
@@ -99,6 +101,11 @@ class Tiling:
         """Why its kernels are not for a call; None if they are."""
         return self.domain.refusal(call, self.blocks)
 
+    def traced(self, dims: Iterable[str], mask: Mask | None = None) -> Program:
+        """The program of its kernels, in these dimensions: of Gluon kernels for some rows at a time that of a part."""
+        program = get(self.schedule).in_dims(dims).under(mask)
+        return part_of(program) if self.gluon else program
+
     def of(self, launch: str) -> tuple[int, int]:
         """Return the warps and stages of a launch."""
         warps, stages, *_ = of_launch(self.apart, launch, (self.warps, self.stages))
@@ -149,6 +156,8 @@ def tilings(problem_name: str, shared: int, gluon: bool = False) -> tuple[Tiling
 
     `gluon`: those for Hopper cards, too.
     """
+    if problem_name == PART:
+        return PARTS if gluon else ()
     known = (TILINGS if shared >= LARGE else SMALL_TILINGS).get(problem_name, ())
     if shared < THREE_STAGES:  # three stages do not fit, in all launches or in some; so two are for all lengths
         two = tuple(each for each in known if each.stages == 2 and (each.even or (8, 3) in each.apart.values()))
@@ -185,6 +194,15 @@ IN_ROWS = {
 }
 """Schedules whose kernels go through all rows at once, with those that go through some rows after the others."""
 
+IN_PARTS = {"small-cache-backward-resident": "small-cache-backward-resident-in-rows"}
+"""Schedules of kernels for Hopper that go through all rows, with those of a part of the rows, which adds to sums."""
+
+PART = "a part of backward-qkv"
+"""The problem of a part: the gradients of its queries, and terms of those of keys and values."""
+
+PARTS = tuple(replace(each, schedule=IN_PARTS[each.schedule]) for each in HOPPER if each.schedule in IN_PARTS)
+"""The kernels for Hopper of a part."""
+
 FEWEST_ROWS = 256
 """Rows are cut at multiples of this: longest side of the tiles."""
 
@@ -197,8 +215,7 @@ def within(
     Heads are divided evenly; where one head needs more room still, its rows are, about evenly, and those of several
     heads at once, too. Empty if not even the fewest rows fit.
     """
-    schedule = get(tiling.schedule).in_dims(dims)
-    whole = workspace(schedule.program, {**dims, **tiling.blocks}, dtype, mask)
+    whole = workspace(tiling.traced(dims), {**dims, **tiling.blocks}, dtype, mask)
     if room is None or heads * whole <= room:
         return [(tiling, heads)]
     fitting = []

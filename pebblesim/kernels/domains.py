@@ -193,6 +193,7 @@ OF_GLUON = {
     "flash2-backward-blocked": replace(ADDING, softcap=64),
     "flash2-latent": LATENT,
     **dict.fromkeys(("scores-stored-resident", "small-cache-backward-resident"), STORED),
+    "small-cache-backward-resident-in-rows": STORED,
 }
 """Domains of schedules as Gluon kernels; of others it is `GLUON`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -101,7 +101,11 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
     choice, module, names, taken = _prepared(way, given, made, setting)
     batch, kv_heads = given["K"].shape[:2]
     if choice.cut is not None:
-        return _in_parts(given, results, setting, choice.cut)
+        if way == "forward":
+            return _in_parts(given, results, setting, choice.cut)
+        rows = _gradients_in_parts(module, names, given, made, setting, choice.cut)
+        _copied_back(made, results)
+        return rows
     rows, parts = None, _parts(batch, kv_heads, batch * kv_heads // choice.forecast.rounds)
     for part in parts:
         some, room = taken, made
@@ -110,10 +114,15 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
         of_part = _launched(module, names, some, room)
         if of_part is not None:
             rows = _joined(rows, of_part, part, batch, kv_heads)
+    _copied_back(made, results)
+    return rows
+
+
+def _copied_back(made: dict[str, Any], results: dict[str, Any]) -> None:
+    """Copy results that kernels could not write where they are to be."""
     for name, each in results.items():
         if made[name] is not each:
             each.copy_(made[name][..., : each.shape[-1]])
-    return rows
 
 
 def _in_parts(given: dict[str, Any], results: dict[str, Any], setting: Setting, cut: Cut) -> Any:
@@ -136,6 +145,44 @@ def _in_parts(given: dict[str, Any], results: dict[str, Any], setting: Setting, 
             there.copy_(L.view(there.shape))
     assert lse is not None
     return lse.view(batch * kv_heads, n * pattern.shared)
+
+
+def _gradients_in_parts(
+    module: Any, names: tuple[str, ...], given: dict[str, Any], made: dict[str, Any], setting: Setting, cut: Cut
+) -> Any:
+    """Compute a backward pass in parts, whose kernels add to dK and dV of one KV head after the other.
+
+    Returns:
+        With sinks, the row sums of dO ∘ O, less dL; else None.
+    """
+    (batch, kv_heads, n_k, _), pattern, n = given["K"].shape, setting.pattern, given["Q"].shape[2]
+    spans, rows = [*zip(cut.spans, cut.keys(pattern, n_k), strict=True)], None
+    for at_once in _parts(batch, kv_heads, cut.kv_heads):
+        of_heads, into = (_of_part(each, at_once, pattern.shared, kv_heads) for each in (given, made))
+        sums = {name: torch.zeros(into[name].shape, dtype=torch.float32, device=into[name].device) for name in SUMS}
+        for first, (queries, keys) in product(range(0, pattern.shared, cut.heads), spans):
+            heads = slice(first, first + cut.heads)
+            part = partial(_of_cut, pattern.shared, heads, queries, keys)
+            some, room = ({name: part(name, each) for name, each in of.items()} for of in (of_heads, into | sums))
+            others = {name: each for name, each in some.items() if name not in names}
+            found = module.run(*(some[name] for name in names), results=room, **others)
+            if setting.sinks:
+                if rows is None:
+                    rows = fresh(found[SHIFTED].new_empty((batch, kv_heads, n, pattern.shared)))
+                there = rows[*at_once, queries, heads]
+                there.copy_(found[SHIFTED][:, : there[0, 0].numel()].reshape(there.shape))
+        for name, each in sums.items():
+            _rounded(each, into[name], into[name].shape[1])
+    return None if rows is None else rows.view(batch * kv_heads, n * pattern.shared)
+
+
+def _of_cut(shared: int, heads: slice, queries: slice, keys: int, name: str, x: Any) -> Any:
+    """A part's rows of a matrix, or of numbers of the rows of each KV head; `heads`: of those that share keys."""
+    if x.dim() < 4:
+        return x.unflatten(1, (-1, shared))[:, queries, heads].flatten(1).contiguous()
+    if name not in OF_QUERIES:
+        return x[:, :, :keys]
+    return x[:, heads if heads.stop - heads.start < shared else slice(None), queries]
 
 
 def _launched(module: Any, names: tuple[str, ...], given: dict[str, Any], room: dict[str, Any]) -> Any:
@@ -163,6 +210,9 @@ def _rounded(sums: Any, x: Any, kv_heads: int) -> None:
 
 Part = tuple[slice, slice]
 """Batches, and KV heads in each of them."""
+
+SUMS = ("dK", "dV")
+"""Gradients that are sums over the queries of all heads that share keys."""
 
 OF_QUERIES = ("Q", "dO", "O", "dQ", "Q_C", "Q_R")
 """Matrices with a row for each query."""
@@ -224,7 +274,8 @@ def _prepared(
             return latent, *loaded(latent.forecast.tiling, sizes[2:], latent.even, far, False, dtype, own, scale), parts
     if choice.forecast.tiling.gluon and unlike:
         choice = fitting(way, dims, batch * kv_heads, dtype, pattern._replace(gluon=False), workspace, Q.device)
-    alike = pattern._replace(same_bits=False, gluon=True, sinks=sinks)  # without what says what is chosen
+    own = pattern if choice.cut is None else choice.cut.pattern(pattern)
+    alike = own._replace(same_bits=False, gluon=True, sinks=sinks)  # without what says what is chosen
     return choice, *loaded(choice.forecast.tiling, dims[2:], choice.even, far, dense, dtype, alike, scale), given
 
 
