@@ -13,22 +13,24 @@ from typing import Any
 from pebblesim.kernels.additions import added_to
 from pebblesim.kernels.words import is_float32
 from pebblesim.language import program as ir
+from pebblesim.launches.launches import launches
 
 
 @lru_cache(maxsize=256)
 def part_of(program: ir.Program) -> ir.Program:
     """The program of a group of rows, as if it had all of them; itself without a loop around launches."""
+    around = {launch.around for launch in launches(program, masked=True, repeated=True) if launch.around is not None}
+    if not around:
+        return program
     phases = list[ir.Phase]()
     for phase in program.phases:
-        loop = next((node for node in phase.body if isinstance(node, ir.Loop) and not node.independent), None)
-        if loop is None or loop.range.parent is None or not all(isinstance(node, ir.Loop) for node in loop.body):
+        loop = next((node for node in phase.body if isinstance(node, ir.Loop) and node in around), None)
+        if loop is None:
             phases.append(phase)
             continue
         made = _Whole(loop.range).body(loop.body)
         before = [node for node in phase.body if node is not loop]
         phases += [ir.Phase(", ".join(_written(node)), [node]) for node in (*before, *made)]
-    if len(phases) == len(program.phases):
-        return program
     block = next(each for each in program.blocks if each not in _blocks(phases))
     return replace(program, blocks=tuple(each for each in program.blocks if each != block), phases=phases)
 
