@@ -21,10 +21,13 @@ from typing import Any
 
 from pebblesim.advice.tiles import Tiling
 
-SHAPES = "3/3", "2/12", "2/10", "1/8", "2/9", "1/12"
-"""Shapes on which another contender is ahead of ours on the card alone."""
+SHORT = "2,8,1,512,128,causal", "1,4,1,2047,128,causal"
+"""Short calls whose backward passes have several schedules that are near each other."""
 
-BACKWARD = ("2/10",)
+SHAPES = "3/3", "2/12", "2/10", "1/8", "2/9", "1/12", *SHORT
+"""Shapes on which another contender is ahead of ours on the card alone, and short ones."""
+
+BACKWARD = ("2/10", *SHORT)
 """Those whose backward passes are measured, too."""
 
 WAYS = ("forward", "backward")
@@ -66,7 +69,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the rows")
     parser.add_argument("--time-limit", type=float, default=90.0, help="seconds after which nothing new is begun")
     parser.add_argument("--workers", type=int, default=12, help="processes that compile kernels")
-    parser.add_argument("--shape", nargs="*", default=SHAPES, help="SEED/NUMBER of drawn_race.py")
+    parser.add_argument("--shape", nargs="*", default=SHAPES, help="SEED/NUMBER or sizes, as drawn_race.py has them")
     asked = parser.parse_args()
     asked.output.mkdir(parents=True, exist_ok=True)
     file, until = asked.output / "every_tiling.jsonl", time.monotonic() + asked.time_limit
@@ -91,16 +94,22 @@ def key_of(shape: str, way: str, number: int) -> str:
 
 def all_cases(asked: Any) -> Iterator[Case]:
     """All passes and tilings, the offered ones first."""
-    wanted = [(shape, way) for shape in asked.shape for way in WAYS if way == "forward" or shape in BACKWARD]
+    wanted = [
+        (shape, way)
+        for shape in asked.shape
+        for way in WAYS
+        if way == ("backward" if shape in SHORT else "forward") or shape in BACKWARD
+    ]
     made = [(*each, at) for each in wanted for at in range(len(tilings(*each)))]
     yield from sorted(made, key=lambda case: case[2])
 
 
 def shape_of(name: str) -> Any:
-    """A shape of drawn_race.py."""
+    """A shape of drawn_race.py, by seed and number or by its sizes."""
+    from drawn_race import given
     from drawn_shapes import drawn
 
-    return drawn(*map(int, name.split("/")))
+    return given(name) if "," in name else drawn(*map(int, name.split("/")))
 
 
 def pattern_of(shape: Any) -> Any:

@@ -11,7 +11,16 @@ from strategies import draws
 
 from pebblesim.advice import cards
 from pebblesim.advice.kernels import call_of, kernels
-from pebblesim.advice.tiles import HOPPER as OF_HOPPER, PROBLEM, SMALL_TILINGS, TILINGS, Tiling, kernels_for, tilings
+from pebblesim.advice.tiles import (
+    HOPPER as OF_HOPPER,
+    PARTS,
+    PROBLEM,
+    SMALL_TILINGS,
+    TILINGS,
+    Tiling,
+    kernels_for,
+    tilings,
+)
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.additions import added_to
 from pebblesim.kernels.domains import ATTENTION, GLUON, KERNELS, OF_GLUON, OF_TRITON, Call
@@ -108,7 +117,7 @@ def test_what_attention_takes_has_kernels_for_every_card(way: str, shared: int) 
 
 def test_gluon_kernels_have_domains_of_their_own() -> None:
     """Another name in the table would be a domain that nobody asks."""
-    assert OF_GLUON.keys() <= {each.schedule for each in OF_HOPPER}
+    assert OF_GLUON.keys() <= {each.schedule for each in (*OF_HOPPER, *PARTS)}
     assert OF_TRITON.keys() <= {each.schedule for _, each in EVERY if not each.gluon}
     assert {each.schedule for each in tilings("forward", 2**18, True) if each.domain.copied} == {
         each.schedule for each in OF_HOPPER if get(each.schedule).problem.name == "forward"
