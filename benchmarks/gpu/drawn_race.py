@@ -6,9 +6,9 @@ python benchmarks/gpu/drawn_race.py --groups --time-limit 100 -o FOLDER [--peer 
 python benchmarks/gpu/drawn_race.py --given 1,2,8,8730,96,causal … --time-limit 100 -o FOLDER
 python benchmarks/gpu/drawn_race.py --first --time-limit 200 -o FOLDER
 
-Each row is appended to FOLDER/race.jsonl (host.jsonl, groups.jsonl, given.jsonl, first.jsonl) as soon as it is measured,
-and what is there is not measured again: a race goes on where it was stopped. `--table` and `--picture FILE` show what
-is there, and `--document` writes it into the documents, without a GPU.
+Each row is appended to FOLDER/race.jsonl (host.jsonl, groups.jsonl, given.jsonl, first.jsonl) as soon as it is
+measured, and what is there is not measured again: a race goes on where it was stopped. `--table` and `--picture FILE`
+show what is there, and `--document` writes it into the documents, without a GPU.
 `wall_us` is what a program waits for, with the launches, of some calls in a row over several sets of tensors; `card_us`
 the same of a card that waits for no launch; `host_us` what the host takes while the card is idle.
 """

@@ -94,12 +94,8 @@ def key_of(shape: str, way: str, number: int) -> str:
 
 def all_cases(asked: Any) -> Iterator[Case]:
     """All passes and tilings, the offered ones first."""
-    wanted = [
-        (shape, way)
-        for shape in asked.shape
-        for way in WAYS
-        if way == ("backward" if shape in SHORT else "forward") or shape in BACKWARD
-    ]
+    forward = [(shape, "forward") for shape in asked.shape if shape not in SHORT]
+    wanted = forward + [(shape, "backward") for shape in asked.shape if shape in BACKWARD]
     made = [(*each, at) for each in wanted for at in range(len(tilings(*each)))]
     yield from sorted(made, key=lambda case: case[2])
 
