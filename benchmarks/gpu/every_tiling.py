@@ -140,14 +140,16 @@ def tilings(name: str, way: str) -> tuple[Tiling, ...]:
 
 
 @contextmanager
-def taking(tiling: Tiling) -> Iterator[None]:
+def taking(tiling: Tiling, shape: Any) -> Iterator[None]:
     """Meanwhile the kernels of passes are those of a tiling."""
     from types import SimpleNamespace
 
-    from pebblesim.operator import launching
+    from pebblesim.operator import launching, planning
 
-    before = launching.fitting
-    taken = SimpleNamespace(forecast=SimpleNamespace(tiling=tiling, rounds=1), even=False, bytes=0, cut=None)
+    before, dims = launching.fitting, sizes(shape)
+    sides, _ = planning._of_lengths(tiling, tuple(dims.items())[2:], "bfloat16", pattern_of(shape).mask)
+    even = not tiling.one_source and all((dims | dict(tiling.blocks))[name] % side == 0 for name, side in sides)
+    taken = SimpleNamespace(forecast=SimpleNamespace(tiling=tiling, rounds=1), even=even, bytes=0, cut=None)
     launching.fitting = lambda *given: taken  # type: ignore[assignment, return-value]
     try:
         yield
@@ -185,7 +187,7 @@ def compiled(case: Case) -> str:
     try:
         with torch.no_grad():
             made = passes(torch, shape_of(name))
-            with taking(tilings(name, way)[number]):
+            with taking(tilings(name, way)[number], shape_of(name)):
                 made[way]()
             torch.cuda.synchronize()
     except Exception as error:
@@ -225,7 +227,7 @@ def rows(cases: list[Case], workers: int, until: float) -> Iterator[dict[str, An
             made = of_shape.setdefault(name, passes(torch, shape))
             if (name, way) not in right:
                 right[name, way] = [each.clone() for each in made[way]()]
-            with taking(tiling):
+            with taking(tiling, shape):
                 found = made[way]()
                 pairs = list(zip(found, right[name, way], strict=True))
                 error = max(float((a.float() - b.float()).norm() / b.float().norm()) for a, b in pairs[:1])
