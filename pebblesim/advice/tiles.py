@@ -200,8 +200,12 @@ IN_PARTS = {"small-cache-backward-resident": "small-cache-backward-resident-in-r
 PART = "a part of backward-qkv"
 """The problem of a part: the gradients of its queries, and terms of those of keys and values."""
 
-PARTS = tuple(replace(each, schedule=IN_PARTS[each.schedule]) for each in HOPPER if each.schedule in IN_PARTS)
-"""The kernels for Hopper of a part."""
+PARTS = tuple(
+    replace(each, schedule=IN_PARTS[each.schedule])
+    for each in HOPPER
+    if each.schedule in IN_PARTS and each.blocks["e"] >= each.blocks["a"]
+)
+"""The kernels for Hopper of a part: for passes so long that their tables have no room, and so with wide tiles alone."""
 
 FEWEST_ROWS = 256
 """Rows are cut at multiples of this: longest side of the tiles."""

@@ -309,7 +309,7 @@ def _first_at(
         return _at(best.forecast, dims, card, dtype, heads, pattern)
     some, own, rounds = _part(best.cut, tuple(dims.items()), heads, pattern)
     made = forecast(best.forecast.tiling, dict(some), card, dtype, best.cut.kv_heads, expected(own.mask))
-    return replace(made, rounds=rounds)
+    return replace(_launched(made), rounds=rounds)
 
 
 def _words_of_sinks(queries: int) -> tuple[int, int]:
@@ -483,7 +483,13 @@ def _forecasts(
     way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card
 ) -> tuple[Forecast, ...]:
     """Forecasts of the kernels that fit, the fastest first."""
-    return forecasts(PROBLEM.get(way, way), pattern.call(dims, dtype, card), card, heads, room)
+    found = forecasts(PROBLEM.get(way, way), pattern.call(dims, dtype, card), card, heads, room)
+    return found if card.scaled else tuple(sorted(map(_launched, found), key=lambda made: made.seconds))
+
+
+def _launched(made: Forecast) -> Forecast:
+    """A forecast without launches for pairs that a mask leaves out: `attention` gives kernels only what has pairs."""
+    return replace(made, launches=tuple(each for each in made.launches if each.cost.working))
 
 
 def _rounded(dims: Dims, pattern: Pattern, steps: int) -> Dims:
@@ -514,4 +520,5 @@ def _at(
 ) -> Forecast:
     """The forecast of the kernels of another one, for these sizes."""
     at_once = heads // made.rounds
-    return replace(forecast(made.tiling, dims, card, dtype, at_once, expected(pattern.mask)), rounds=made.rounds)
+    found = forecast(made.tiling, dims, card, dtype, at_once, expected(pattern.mask))
+    return replace(_launched(found), rounds=made.rounds)
