@@ -107,6 +107,7 @@ def triton(
     described: tuple[str, ...] = (),
     early: bool = False,
     sums: bool = False,
+    grouped: int = 1,
 ) -> Source:
     """Write the Triton source of a program.
 
@@ -131,6 +132,7 @@ def triton(
         early: launches begin while the one before them ends, the first one, too, and wait for it before they touch
             memory, which Hopper and later cards can (programmatic dependent launch).
         sums: `run` of a backward pass returns the row sums of dO ∘ O, less the gradient of L, too.
+        grouped: so many heads of queries share keys, and have their own rows, and gradients of keys.
 
     Raises:
         UsageError: a Triton kernel cannot run the program: it uses parts of a tile, a block is not a power of two, a
@@ -154,7 +156,8 @@ def triton(
         made = [launch for launch in made if not for_no_pair(launch, isinstance(mask, KeyRanges))]
     setting = setting_of(program, made, sizes, dtype, mask, scale, far, (shared, dense), softcap)
     kernels = tuple(launch.name for launch in made if launch.kind != "fill")
-    setting = replace(setting, described=described, early=kernels if early else (), sums=sums)
+    strides = replace(setting.strides, grouped=grouped)
+    setting = replace(setting, described=described, early=kernels if early else (), sums=sums, strides=strides)
     return module(setting, made, Writer, apart or {}, (warps, stages), common=_room)
 
 
@@ -369,7 +372,8 @@ def _opening(setting: Setting, given: list[ir.Tensor]) -> list[str]:
 def _opening_of_strides(setting: Setting, given: list[ir.Tensor]) -> list[str]:
     """The lines of `run` that find sizes and strides, and take the matrices that are to be written."""
     of, strides = setting.of, setting.strides
-    keys = next(tensor for tensor in given if tensor in strides.of and tensor.shape[0] != strides.queries)
+    of_queries = strides.grouped > 1  # which have as many heads as programs, and keys have not
+    keys = next(each for each in given if each in strides.of and (each.shape[0] == strides.queries) is of_queries)
     device, several = f"{of[keys]}.device", keys in strides.copies
     numbers = "[:2]" if not several else "[:3:2]"
     lines = [f"    (batch, own), device = {of[keys]}.shape{numbers}, {device}", "    heads = batch * own"]
