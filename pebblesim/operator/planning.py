@@ -249,7 +249,7 @@ def plan(
     triton, lost = releases.installed(), list[Forecast]()
     if rates.capability == HOPPER and triton is not None and releases.without_gluon(triton):
         lacking = (chosen(way, key, heads, dtype, pattern, room, rates) for way in PROBLEM)
-        lost = [_first_at(each, dims, rates, dtype, heads, pattern) for each in lacking]
+        lost = [first_at(each, dims, rates, dtype, heads, pattern) for each in lacking]
         pattern = pattern._replace(gluon=False)
     ranked, tables, unlimited, unlimited_tables, lengths, cuts = [], [], [], [], [], []
     for way in PROBLEM:
@@ -258,7 +258,7 @@ def plan(
         rounded, found = ranked_for(way, key, heads, dtype, pattern, room, rates)
         rest = (each for each in found if best.cut is not None or each.tiling != best.forecast.tiling)
         at_sizes = (_at(each, dims, rates, dtype, heads, pattern) for each in rest)
-        ranked.append((_first_at(best, dims, rates, dtype, heads, pattern), *at_sizes))
+        ranked.append((first_at(best, dims, rates, dtype, heads, pattern), *at_sizes))
         cuts.append(best.cut)
         tables.append(best.bytes)
         unlimited.append(_at(free.forecast, dims, rates, dtype, heads, pattern))
@@ -301,7 +301,7 @@ def supported(name: str, option: str) -> cards.Card:
     return own
 
 
-def _first_at(
+def first_at(
     best: Choice, dims: Mapping[str, int], card: cards.Card, dtype: str, heads: int, pattern: Pattern
 ) -> Forecast:
     """The forecast of the kernels that are used, for these sizes: of some heads that share keys at a time."""
@@ -361,7 +361,7 @@ def chosen(
             raise
 
     def seconds(one: Choice) -> float:
-        return _first_at(one, dict(dims), card, dtype, heads, pattern).seconds
+        return first_at(one, dict(dims), card, dtype, heads, pattern).seconds
 
     return min(parts, key=seconds) if len(parts) > 1 else parts[0]
 

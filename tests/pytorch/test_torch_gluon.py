@@ -27,6 +27,7 @@ from pebblesim.operator import (  # noqa: E402
     masks,
     operators_of_sinks,
     parallel,
+    parts_of_heads,
     planning,
     public,
 )
@@ -202,6 +203,52 @@ def test_a_backward_pass_in_parts(interpreted: list[str], monkeypatch: Any, case
     mask = (None, 0, n_k > n_q)
     check_kernels(given, (None, None, *mask, 32**-0.5, 0.0, room - 1, False), True, torch.randn(batch, heads))
     assert interpreted == ["flash2-forward", tiles.IN_PARTS[whole]]
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize(
+    ("backward", "d", "parts"),
+    [
+        ("flash2-backward-blocked", 32, 2),
+        ("backward-two-pass-blocked", 32, 4),
+        ("dS-stored-resident", 32, 2),
+        ("small-cache-backward-resident", 32, 2),
+    ],
+)
+def test_heads_that_share_keys_in_parts(
+    interpreted: list[str], monkeypatch: Any, backward: str, d: int, parts: int
+) -> None:
+    """Each part has its own gradients of keys, in float32, which are added up."""
+    offered = {"flash2-forward", backward}
+    monkeypatch.setattr(tiles, "HOPPER", tuple(tiling for tiling in tiles.HOPPER if tiling.schedule in offered))
+    asked: list[int] = []
+
+    def some(dims: Any, heads: int, *rest: Any) -> int:
+        asked.append(heads)
+        return parts
+
+    monkeypatch.setattr(launching, "long_enough", lambda *given: True)
+    monkeypatch.setattr(launching, "parts_of_heads", some)
+    check((1, 8, 2, 35, 41), d, (None, 0, True), "tokens first", False, True)
+    assert interpreted == ["flash2-forward", backward] and asked == [2]
+
+
+def test_passes_whose_blocks_are_few_take_heads_in_parts() -> None:
+    """138 blocks for 132 multiprocessors are two rounds; with as many heads of keys as blocks fill, none is idle."""
+    card = cards.with_rates(H200)
+
+    def parts(n: int, d: int, heads: int, kv_heads: int, room: int = 2**30, **others: Any) -> int:
+        shared = heads // kv_heads
+        pattern = Pattern(band_of(right=0, rows=shared), shared, **others)
+        dims = tuple({"n_q": n * shared, "n_k": n, "d_k": d, "d_v": d}.items())
+        if not parts_of_heads.long_enough(dims, kv_heads, "bfloat16", pattern, room, card):
+            return 1
+        return parts_of_heads.parts_of_heads(dims, kv_heads, "bfloat16", pattern, room, card)
+
+    assert parts(8704, 96, 16, 2) > 1 and parts(16384, 128, 8, 1) > 1
+    assert parts(4096, 128, 32, 8) == 1  # 256 blocks of different lengths
+    assert parts(8704, 96, 16, 16) == parts(512, 96, 16, 2) == parts(8704, 96, 16, 2, gluon=False) == 1
+    assert parts(8704, 96, 16, 2, 2**20) == 1  # copies of keys have no room
 
 
 def test_more_heads_than_a_tile_has_rows_share_keys_that_are_values() -> None:

@@ -203,7 +203,7 @@ def test_parts_of_a_backward_pass_have_room_for_tables_and_sums(n: int, heads: i
     sums=st.just(0) | st.integers(1, 2**22),
 )
 def test_parts_have_all_queries_once_and_their_tables_room(n: Any, heads: Any, mask: Any, room: int, sums: int) -> None:
-    """Two bytes a pair, beside sums of each KV head; queries are cut behind multiples of 128 where the mask lets them."""
+    """Two bytes a pair, beside sums of each KV head; queries are cut behind multiples of 128, if the mask lets them."""
     (n_q, more), (kv_heads, shared) = n, heads
     n_k = n_q + more
     tables = 2 * n_q * n_k * shared
