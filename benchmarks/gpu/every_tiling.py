@@ -15,16 +15,25 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from pebblesim.advice.tiles import Tiling
+from pebblesim.core.errors import UsageError
 
 SHORT = "2,8,1,512,128,causal", "1,4,1,2047,128,causal"
 """Short calls whose backward passes have several schedules that are near each other."""
 
-SHAPES = "3/3", "2/12", "2/10", "1/8", "2/9", "1/12", *SHORT
+FEW = "2,8,1,1024,128,causal", "1,2,1,700,64,causal", "1,2,1,700,256,causal", "2,8,1,600,64,none"
+"""Calls with few rows, for which tiles of 64 rows are more blocks."""
+
+PACKED = "3/7", "1/6"
+"""Packed sequences that are longer."""
+
+SHAPES = "2/12", *SHORT, *FEW, *PACKED, "1/8", "2/10", "3/3", "2/9", "1/12"
 """Shapes on which another contender is ahead of ours on the card alone, and short ones."""
 
 BACKWARD = ("2/10", *SHORT)
@@ -44,6 +53,7 @@ def _triton(rows: int, keys: int, warps: int, stages: int) -> Tiling:
 
 OTHERS = {
     "forward": (
+        *(replace(_gluon(128, keys, 2, True), early=True) for keys in (64, 128)),
         *(_gluon(64, keys, stages) for keys in (64, 128) for stages in (2, 3)),
         *(_gluon(128, 64, stages) for stages in (2, 3)),
         *(_triton(64, keys, 4, stages) for keys in (32, 64, 128) for stages in (2, 3)),
@@ -61,7 +71,7 @@ OTHERS = {
         Tiling("small-cache-backward-blocked", {"a": 64, "b": 32, "c": 64}, 4, 3),
     ),
 }
-"""Tiles that are not offered."""
+"""Tiles that are not offered. A Gluon kernel that is `early` has a block for each multiprocessor under a mask, too."""
 
 
 def main() -> None:
@@ -89,15 +99,16 @@ Case = tuple[str, str, int]
 
 def key_of(shape: str, way: str, number: int) -> str:
     """The name of a row."""
-    return f"{shape} {way} {tilings(shape, way)[number]}"
+    tiling = tilings(shape, way)[number]
+    return f"{shape} {way} {tiling}{', persistent' * (tiling.gluon and tiling.early)}"
 
 
 def all_cases(asked: Any) -> Iterator[Case]:
     """All passes and tilings, the offered ones first."""
-    forward = [(shape, "forward") for shape in asked.shape if shape not in SHORT]
+    forward = [(shape, "forward") for shape in asked.shape if shape != SHORT[1]]
     wanted = forward + [(shape, "backward") for shape in asked.shape if shape in BACKWARD]
     made = [(*each, at) for each in wanted for at in range(len(tilings(*each)))]
-    yield from sorted(made, key=lambda case: case[2])
+    yield from sorted(made, key=lambda case: case[2] > 0)
 
 
 def shape_of(name: str) -> Any:
@@ -123,10 +134,17 @@ def sizes(shape: Any) -> dict[str, int]:
     return {"n_q": shape.n * shape.shared, "n_k": shape.n, "d_k": shape.d, "d_v": shape.d}
 
 
+SLOWER = 1.7
+"""Factor by which a kernel may be slower than the fastest one, by forecasts, to be measured."""
+
+
+@cache
 def tilings(name: str, way: str) -> tuple[Tiling, ...]:
     """Tilings for a pass of a shape, the one that `attention` takes first."""
     from pebblesim.advice import cards
+    from pebblesim.advice.forecast import if_it_fits
     from pebblesim.advice.tiles import PROBLEM, kernels_for
+    from pebblesim.kernels.domains import Refusal, expected
     from pebblesim.operator.planning import ROOM, chosen
 
     shape, card = shape_of(name), cards.with_rates(cards.card("H200"))
@@ -136,7 +154,15 @@ def tilings(name: str, way: str) -> tuple[Tiling, ...]:
     call = pattern.call(tuple(dims.items()), "bfloat16", card)
     offered = kernels_for(PROBLEM[way], call, card.size("shared_per_block"))
     others = (each for each in OTHERS[way] if each.refusal(call) is None)
-    return tuple(dict.fromkeys((first, *offered, *others)))
+    seconds: dict[Tiling, float] = {}
+    for each in dict.fromkeys((first, *offered, *others)):
+        try:
+            made = if_it_fits(each, dims, card, "bfloat16", heads, expected(pattern.mask))
+        except UsageError:
+            continue
+        if not isinstance(made, Refusal):
+            seconds[each] = made.seconds
+    return tuple(each for each in seconds if each == first or seconds[each] < SLOWER * min(seconds.values()))
 
 
 @contextmanager
@@ -144,17 +170,19 @@ def taking(tiling: Tiling, shape: Any) -> Iterator[None]:
     """Meanwhile the kernels of passes are those of a tiling."""
     from types import SimpleNamespace
 
-    from pebblesim.operator import launching, planning
+    from pebblesim.operator import launching, planning, texts
 
-    before, dims = launching.fitting, sizes(shape)
+    before, dims, writing = launching.fitting, sizes(shape), texts.gluon
     sides, _ = planning._of_lengths(tiling, tuple(dims.items())[2:], "bfloat16", pattern_of(shape).mask)
     even = not tiling.one_source and all((dims | dict(tiling.blocks))[name] % side == 0 for name, side in sides)
     taken = SimpleNamespace(forecast=SimpleNamespace(tiling=tiling, rounds=1), even=even, bytes=0, cut=None)
     launching.fitting = lambda *given: taken  # type: ignore[assignment, return-value]
+    if tiling.gluon and tiling.early:
+        texts.gluon = lambda *given, **options: writing(*given, **options | {"persistent": True})
     try:
         yield
     finally:
-        launching.fitting = before
+        launching.fitting, texts.gluon = before, writing
 
 
 def passes(torch: Any, shape: Any) -> dict[str, Any]:
@@ -238,7 +266,7 @@ def rows(cases: list[Case], workers: int, until: float) -> Iterator[dict[str, An
             tiling, sizes(shape), card, "bfloat16", shape.batch * shape.kv_heads, expected(pattern_of(shape).mask)
         )
         yield {
-            "key": f"{name} {way} {tiling}",
+            "key": key_of(name, way, number),
             "shape": str(shape),
             "way": way,
             "tiling": str(tiling),

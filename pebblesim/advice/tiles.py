@@ -46,6 +46,7 @@ class Tiling:
         early: whether launches begin while the one before them ends: on Hopper and later cards.
         one_source: whether all lengths have the source with predicates: for few rows, where it is as fast.
         sides: least and largest sizes of single head dimensions that they are for, by name.
+        rows: most rows of queries that they are for; 0 for any number.
     """
 
     schedule: str
@@ -62,6 +63,7 @@ class Tiling:
     early: bool = False
     one_source: bool = False
     sides: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    rows: int = 0
 
     def __hash__(self) -> int:
         return hash((self.schedule, *self.blocks.items(), self.warps, self.stages, *self.apart.items()))
@@ -95,7 +97,7 @@ class Tiling:
         only = False if self.even else self.masked
         masks = tuple(kind for kind in whole.masks if only is None or only is (kind is not NoneType))
         sides = {**whole.sides, **self.sides}
-        return replace(whole, widths=self.widths, sides=sides, even=self.even, masks=masks)
+        return replace(whole, widths=self.widths, sides=sides, even=self.even, masks=masks, rows=self.rows)
 
     def refusal(self, call: Call) -> Refusal | None:
         """Why its kernels are not for a call; None if they are."""
