@@ -15,6 +15,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import assigned
 from pebblesim.kernels.domains import GLUON, OF_GLUON, OF_TRITON, TRITON, Call, Domain, Refusal
 from pebblesim.kernels.in_parts import part_of
+from pebblesim.kernels.key_ranges import KeyRanges
 from pebblesim.kernels.storage import Storage
 from pebblesim.kernels.tables import workspace
 from pebblesim.kernels.words import LEAST_SIDE, of_launch
@@ -47,6 +48,7 @@ class Tiling:
         one_source: whether all lengths have the source with predicates: for few rows, where it is as fast.
         sides: least and largest sizes of single head dimensions that they are for, by name.
         rows: most rows of queries that they are for; 0 for any number.
+        ranged: whether they are for ranges of keys alone, as packed sequences are.
     """
 
     schedule: str
@@ -64,6 +66,7 @@ class Tiling:
     one_source: bool = False
     sides: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     rows: int = 0
+    ranged: bool = False
 
     def __hash__(self) -> int:
         return hash((self.schedule, *self.blocks.items(), self.warps, self.stages, *self.apart.items()))
@@ -96,6 +99,7 @@ class Tiling:
         whole = table.get(self.schedule, otherwise)
         only = False if self.even else self.masked
         masks = tuple(kind for kind in whole.masks if only is None or only is (kind is not NoneType))
+        masks = tuple(kind for kind in masks if kind is KeyRanges or not self.ranged)
         sides = {**whole.sides, **self.sides}
         return replace(whole, widths=self.widths, sides=sides, even=self.even, masks=masks, rows=self.rows)
 

@@ -118,7 +118,8 @@ class Domain:
         if call.dtype not in self.dtypes:
             return Refusal(f"they take words of 16 bits, and not of {call.dtype}", "add --dtype bf16")
         if type(mask) not in self.masks:
-            known = "causal, window:W and band:W" if Band in self.masks else "no mask"
+            others = "ranges of keys" if NoneType not in self.masks else "no mask"
+            known = "causal, window:W and band:W" if Band in self.masks else others
             return Refusal(f"they know {known}, and not {'all pairs' if mask is None else mask}")
         both = dict.fromkeys(("d_k", "d_v"), call.dims["d"]) if "d" in call.dims else {}
         widths = both | {name: size for name, size in call.dims.items() if name.startswith("d") and name != "d"}
