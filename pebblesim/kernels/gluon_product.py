@@ -80,13 +80,21 @@ class ProductRoles(PartsRoles):
     def loading(self) -> list[st.Statement]:
         """The statements of the warp that loads: one part after the other."""
         k, slot, full = term("k"), Name("slot"), filled("", "slot")
+        part = term("first") + "end" - 1 - k if self.from_end() else k
         copies: list[st.Statement] = [
-            self.copied(self.left.read, self.left.name, slot, self.place(k), full),
-            *(self.copy(each, slot, k, self.named_tile[1]) for each in self.rights),
+            self.copied(self.left.read, self.left.name, slot, self.place(part), full),
+            *(self.copy(each, slot, part, self.named_tile[1]) for each in self.rights),
         ]
         free = st.Wait(freed("", slot), term("phase") ^ 1)
         body = (self.scope.slot(k - "first"), free, *expecting(full, copies))
         return [st.For("k", term("first"), term("end"), body, of=self.nest.inner)]
+
+    def from_end(self) -> bool:
+        """Whether parts come from the last to the first: where all sums end with the same terms, as those of keys do
+        under a causal mask, blocks that begin together stream the same words at the same time, and these are in L2."""
+        mask, loop = self.scope.mask, self.plan.loop
+        of_keys = loop.when is not None and loop.when.rows is loop.range and len(loop.body) == 1
+        return of_keys and mask is not None and mask.after is not None and mask.before is None
 
     # Products
 

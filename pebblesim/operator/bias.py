@@ -155,10 +155,10 @@ def _met(
 
 
 def _read(ranges: Tensor | None, n_k: int) -> dict[str, Tensor]:
-    """What kernels read of ranges of keys, (2, batch, n_q), by name."""
+    """The arguments of kernels, by name, for ranges of keys, (batch, 2, n_q)."""
     if ranges is None:
         return {}
-    first, end = ranges[0], ranges[1]
+    first, end = ranges[:, 0].contiguous(), ranges[:, 1].contiguous()
     if not on_gpu(ranges):
         return arguments_of(first, end, n_k)
     from pebblesim.operator.sequences import above_and_below

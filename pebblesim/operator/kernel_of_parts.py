@@ -1,4 +1,4 @@
-"""What heads in parts need beside their kernels, by kernels of Triton: copies of keys, numbers in order, and sums.
+"""Kernels of Triton beside those of a pass whose heads are in parts: copies of keys, numbers in order, and sums.
 
 Only what launches kernels imports it, since it needs Triton.
 """

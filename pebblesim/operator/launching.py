@@ -144,9 +144,10 @@ def _in_rounds(
 
 def groups_of(given: dict[str, Any], results: dict[str, Any], setting: Setting) -> int:
     """The number of parts in which a backward pass takes the heads that share keys."""
-    pattern, Q, (batch, kv_heads, n_k, d_v) = setting.pattern, given["Q"], given["V"].shape
+    pattern, Q = setting.pattern, given["Q"]
     if pattern.shared == 1:
         return 1
+    batch, kv_heads, n_k, d_v = given["V"].shape
     dims = (("n_q", Q.shape[2] * pattern.shared), ("n_k", n_k), ("d_k", Q.shape[3]), ("d_v", d_v))
     words, repeated, _ = _laid((given, results), pattern.shared)
     if GLUON.refusal(Call({}, scale=setting.scale, words=words, repeated=repeated)):

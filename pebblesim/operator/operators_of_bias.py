@@ -2,7 +2,7 @@
 
 The bias is (outer, inner, heads, n_q, n_k), as `bias` has it, where each of these may be 1: batch b has that of group
 ⌊b / inner⌋ and place b mod inner. Its gradient has the same shape, summed over what shares an entry. `ranges`, int32
-(2, batch, n_q), are the first key that each query attends to, and the end of its keys; then there are no limits. Query
+(batch, 2, n_q), are the first key that each query attends to, and the end of its keys; then there are no limits. Query
 heads may share keys: these have a number of heads that divides theirs.
 """
 
@@ -130,7 +130,7 @@ def _pairs(
 ) -> tuple[float, float, Tensor | None, Tensor]:
     """The scale, no cap, the allowed pairs, and the bias of all batches, as the definition takes them."""
     whole = bias.expand(_groups(query, asked), asked.inner, *bias.shape[2:]).flatten(0, 1)
-    first, end = (None, None) if ranges is None else ranges
+    first, end = (None, None) if ranges is None else ranges.unbind(1)
     limits = Asked(first, end, asked.left, asked.right, asked.at_end, asked.scale, 0.0, None, False)
     return asked.scale, 0.0, definition.allowed(query, key, limits), whole
 

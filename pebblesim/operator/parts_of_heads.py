@@ -57,7 +57,7 @@ def parts_of_heads(dims: Dims, heads: int, dtype: str, pattern: Pattern, room: i
     made = chosen("backward", dims, heads, dtype, pattern, room, card)
     least, found = first_at(made, dict(dims), card, dtype, heads, pattern).seconds / GAIN, 1
     for parts in (number for number in NUMBERS if pattern.shared % number == 0):
-        own, some = of_part_of_heads(pattern, parts), _of_parts(dims, parts)
+        own, some = of_part_of_heads(pattern, parts), sizes_of_part(dims, parts)
         made = chosen("backward", some, heads * parts, dtype, own, None, card)
         taken, tiling = made.bytes + bytes_of_parts(dims, heads, parts, dtype), made.forecast.tiling
         if (room is not None and taken > room) or not tiling.gluon or tiling.schedule not in IN_PARTS:
@@ -69,7 +69,7 @@ def parts_of_heads(dims: Dims, heads: int, dtype: str, pattern: Pattern, room: i
     return found
 
 
-def _of_parts(dims: Dims, parts: int) -> Dims:
+def sizes_of_part(dims: Dims, parts: int) -> Dims:
     """The sizes of a part of the heads that share keys."""
     return tuple((name, size // parts if name == "n_q" else size) for name, size in dims)
 
@@ -81,13 +81,14 @@ def of_part_of_heads(pattern: Pattern, parts: int) -> Pattern:
 
 
 def words_of_parts(n_k: int, d_k: int, d_v: int, heads: int, parts: int) -> dict[str, int]:
-    """Words that are moved besides for heads in parts: of K and V, which are copied, in 16 bits, and in float32 of
-    their gradients, which are read in as many parts.
+    """Words that are moved besides for heads in parts.
 
-    The gradients of all are then written once more, as they were by each part.
+    Returns:
+        "copied": of K and V, in 16 bits, read once and written for each part. "summed": of their gradients in float32:
+        each part writes them, and the sums read them; the gradients of all are written once more, as without parts.
     """
     keys = heads * n_k * (d_k + d_v)
-    return {"copied": (1 + parts) * keys, "summed": parts * keys, "written": keys}
+    return {"copied": (1 + parts) * keys, "summed": 2 * parts * keys}
 
 
 def bytes_of_parts(dims: Dims, heads: int, parts: int, dtype: str) -> int:

@@ -150,7 +150,7 @@ def _all_in_one(
         of = *limits(*within, query.shape[-2], key.shape[-2]), 1.0, 0.0, None, False
         asked = masks.ranged(query, key, masks.Asked(None, None, *of), added.masks_of)
         assert asked.first is not None and asked.end is not None
-        ranges, within = torch.stack((asked.first, asked.end)), (None, False, "start")
+        ranges, within = torch.stack((asked.first, asked.end), 1), (None, False, "start")
     if mask is not None:
         zero = query.new_zeros(()) if bias is None else bias
         bias = torch.where(mask, zero, -torch.inf)

@@ -387,10 +387,10 @@ def test_the_operators_are_registered_as_pytorch_asks() -> None:
 
 
 def drawn_ranges(batch: int, n_q: int, n_k: int, seed: int) -> Any:
-    """First keys and ends of queries that do not decrease, (2, batch, n_q): of some batches none, of others all."""
+    """First keys and ends of queries that do not decrease, (batch, 2, n_q): of some batches none, of others all."""
     make = torch.Generator().manual_seed(seed)
-    made = torch.randint(0, n_k + 1, (2, batch, n_q), generator=make, dtype=torch.int32).sort(-1).values
-    made[:, 0], made[0, 1], made[1, 1] = 0, 0, n_k
+    made = torch.randint(0, n_k + 1, (batch, 2, n_q), generator=make, dtype=torch.int32).sort(-1).values
+    made[0], made[1, 0], made[1, 1] = 0, 0, n_k
     return made
 
 
@@ -432,7 +432,9 @@ def test_no_mask_of_ranges_makes_a_table(name: str) -> None:
     q, k, _, b = (each.detach() for each in tensors((2, 3), 2, 4, 5, (2, 1, 2, 4, 5)))
     padding = torch.arange(5) >= torch.tensor([3, 5, 1, 2, 4, 5])[:, None]
     ranges = drawn_ranges(6, 4, 5, 1)
-    mask = {"key_padding_mask": padding, "cu_seqlens": torch.tensor([0, 2, 4]), "key_ranges": tuple(ranges)}[name]
+    mask = {"key_padding_mask": padding, "cu_seqlens": torch.tensor([0, 2, 4]), "key_ranges": tuple(ranges.unbind(1))}[
+        name
+    ]
     masks_of = {"key_padding_mask": None, "cu_seqlens": None, "key_ranges": None, name: mask}
     for added, shape in (({"bias": b}, b.shape), ({"attn_mask": torch.zeros(4, 5) == 0}, (4, 5))):
         given = {"bias": None, "attn_mask": None} | added
@@ -440,7 +442,7 @@ def test_no_mask_of_ranges_makes_a_table(name: str) -> None:
             **given, sinks=None, masks_of=masks_of, dropout_p=0.0, softcap=None, fallback=None, key_padding=None
         )
         bias, found, _ = with_bias._all_in_one(q, k, asked, (None, False, "start"))
-        assert bias.shape == shape and found.shape == (2, 6, 4) and found.dtype == torch.int32
+        assert bias.shape == shape and found.shape == (6, 2, 4) and found.dtype == torch.int32
         assert name != "key_ranges" or found.equal(ranges)
 
 
@@ -620,3 +622,24 @@ def test_plain_calls_go_without_operators(monkeypatch: Any) -> None:
             close([attention(*x[:3], bias=x[3].detach(), is_causal=True)], [made[0].detach()])
     assert len(checked) == 1
     with_bias._KNOWN.clear()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_vmap_of_calls_with_ranges(shared: bool) -> None:
+    """Padding of each call, or of all calls together, beside a bias of each, and heads that share keys."""
+    q, k, v, b = (
+        drawn(*shape, seed=at)
+        for at, shape in enumerate([(3, 2, 4, 5, 8), (3, 2, 2, 6, 8), (3, 2, 2, 6, 8), (3, 4, 5, 6)])
+    )
+    padding = torch.arange(6) >= torch.tensor([[3, 6], [1, 4], [6, 5]])[..., None]
+    padding = padding[0] if shared else padding
+
+    def call(q: Any, k: Any, v: Any, b: Any, padding: Any) -> Any:
+        return attention(q, k, v, bias=b, key_padding_mask=padding, enable_gqa=True)
+
+    made = torch.vmap(call, (0, 0, 0, 0, None if shared else 0))(q, k, v, b, padding)
+    true = torch.stack([call(q[at], k[at], v[at], b[at], padding if shared else padding[at]) for at in range(3)])
+    dO = torch.randn_like(true)
+    for mine, its in zip(*(torch.autograd.grad(each, (q, k, v, b), dO) for each in (made, true)), strict=True):
+        torch.testing.assert_close(mine, its)
+    torch.testing.assert_close(made, true)
