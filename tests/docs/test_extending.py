@@ -20,7 +20,7 @@ import pebblesim as ps
 from pebblesim.analysis import count
 from pebblesim.cli import main as cli
 from pebblesim.core.errors import UsageError
-from pebblesim.counting.held import _hold
+from pebblesim.counting.checked_theta import _hold
 from pebblesim.language.problems import PROBLEMS, problem
 from pebblesim.language.registry import SCHEDULES
 from pebblesim.lower_bounds.bounds import BOUNDS, lower_bounds
