@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pebblesim.operator import native
 from pebblesim.operator.direct import Direct, Driver
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.layout import BYTES
@@ -104,6 +105,8 @@ class Kind:
         rooms = _rooms(rest_of, written.steps)
         views = tuple(None if each is None else _short(each, whole) for each in results)
         holds = tuple(_short(each, whole) for each in promised)
+        self._by, self._number = by, len(inputs)
+        self._native: Any = None
         self._find = script.function((several.form, memory, rooms, views, holds))
         self._slots = [None] * (written.slots - len(inputs)), [0] * (written.slots - len(inputs))
         self._stream_of = torch._C._cuda_getCurrentRawStream
@@ -134,23 +137,57 @@ class Kind:
         there = [fresh(torch.empty(words, dtype=torch.float32, device=self._device)) for words in rooms]
         for slot, room, begin in begins:
             places[slot] = there[room].data_ptr() + begin
-        self._several(places, self._stream_of(self._device.index or 0), commands)
-        for each, sentence in zip(holds, self._sentences, strict=True):
-            _assert(_tensor(tensors, each), sentence)
-        return tuple([None if each is None else _tensor(tensors, each) for each in views])
+        self._several(places, self.stream(), commands)
+        return self.checked(tuple([None if each is None else _tensor(tensors, each) for each in (*views, *holds)]))
+
+    def stream(self) -> int:
+        """The current stream of the device."""
+        found: int = self._stream_of(self._device.index or 0)
+        return found
+
+    def checked(self, made: Results | None) -> Results | None:
+        """Results, of which the last are whether what was promised holds."""
+        if made is None or not self._sentences:
+            return made
+        results = len(made) - len(self._sentences)
+        for each, sentence in zip(made[results:], self._sentences, strict=True):
+            _assert(each, sentence)
+        return made[:results]
+
+    def native(self, form: Any) -> Any:
+        """A pass as the library in C++ has it; False if the driver's functions have no address."""
+        commands, memory, (rooms, begins), views, holds = form
+        by = native.library
+        if self._native is None:
+            types = tuple([torch.empty(0, dtype=each) for each in self._types])
+            alike = tuple([(one, other, int(same)) for (one, other), same in self._alike])
+            like, slots = torch.empty(0, device=self._device), self._number + len(self._slots[0])
+            at = self._several.told, self._several.streams, tuple(self._inputs), types, alike, slots, like
+            self._native = (there := self._by.addresses) and by.kind(there, *at, self._several)
+        rest = commands.fills, memory, rooms, begins, (*views, *holds)
+        return self._native and by.made(self._native, *commands[:2], *rest)
 
 
 class Found:
     """A pass of some sizes, which is made again with other tensors."""
 
-    __slots__ = ("_form", "_kind")
+    __slots__ = ("_form", "_kind", "_native")
 
     def __init__(self, kind: Kind, form: Any) -> None:
-        self._kind, self._form = kind, form
+        self._kind, self._form, self._native = kind, form, None
+
+    def native(self) -> Any:
+        """The pass as the library in C++ has it, if it is used; None if it cannot make it alone."""
+        if self._native is None:
+            self._native = self._kind.native(self._form)
+        return self._native or None
 
     def if_room(self, inputs: Sequence[Tensor | None]) -> Results | None:
         """Results of tensors of these sizes; None if they are at other multiples of bytes, or memory is short."""
         try:
+            if native.library is not None and (one := self.native()) is not None:
+                stream = self._kind.stream()
+                return self._kind.checked(native.library.run(one, tuple(inputs), stream))
             return self._kind.make(inputs, self._form)
         except torch.OutOfMemoryError:
             return None

@@ -122,6 +122,12 @@ def here(x: Tensor) -> bool:
     return x.is_cuda and x.get_device() == torch._C._cuda_getDevice()
 
 
+def stream() -> int:
+    """The current stream of the current GPU."""
+    found: int = torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
+    return found
+
+
 def made(function: Callable[..., Results], inputs: Sequence[Tensor | None], rest: tuple[Hashable, ...]) -> Results:
     """Return what a function gives of tensors and options: by what it did before for such tensors, if that is kept.
 
