@@ -40,9 +40,11 @@ def main() -> None:
 
     import torch
 
-    from pebblesim.operator import recorded
+    from pebblesim.operator import native, recorded
 
-    say(card=torch.cuda.get_device_name(), driver=recorded.driver() is not None)
+    if (thread := native.begin()) is not None:  # PEBBLESIM_NATIVE=0: by Python alone
+        thread.join()
+    say(card=torch.cuda.get_device_name(), driver=recorded.driver() is not None, native=native.state())
     for part in (_lengths, _latent, _masked, _graphs, _streams, _threads, _freed, _kinds):
         try:
             part(torch, say, until)
@@ -104,13 +106,15 @@ def _made(torch: Any, shape: Any, x: list[Any]) -> list[Any]:
 def _unknown() -> Any:
     """Let nothing be known of any pass."""
     from pebblesim.operator import eager, recorded
+    from pebblesim.operator.recent import Recent
 
     found, recorded.sizes_of = recorded.sizes_of, lambda *given: None
+    alike, eager._ALIKE = eager._ALIKE, Recent(eager.MOST)
     eager._CHECKED.clear()
     try:
         yield
     finally:
-        recorded.sizes_of = found
+        recorded.sizes_of, eager._ALIKE = found, alike
         eager._CHECKED.clear()
 
 

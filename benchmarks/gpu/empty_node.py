@@ -98,7 +98,7 @@ def build(folder: Path, row: dict[str, Any]) -> Any:
 def times(compiled: Any, until: float) -> dict[str, list[float]]:
     """Medians of a forward and of a backward pass in microseconds, the least of four rounds."""
     where = "cuda" if torch.cuda.is_available() else "cpu"
-    q, k, v, kept, grad = (torch.empty(2, 8, 512, 128, dtype=torch.bfloat16, device=where) for _ in range(5))
+    q, k, v, grad = (torch.empty(2, 8, 512, 128, dtype=torch.bfloat16, device=where) for _ in range(4))
     x = [each.requires_grad_() for each in (q, k, v)]
 
     class Nothing(torch.autograd.Function):

@@ -221,7 +221,7 @@ class Direct:
 
     @property
     def told(self) -> tuple[tuple[str, int, int, tuple[int, ...]], ...]:
-        """Each command: what it is, its configuration or copy, its kernel, and its arguments, as bytes from the begin."""
+        """Each command: what it is, its configuration or copy, its kernel, and its arguments, by bytes from begin."""
         first, found = len(self._maps) * MAP, list[tuple[str, int, int, tuple[int, ...]]]()
         for what, *rest in self._made:
             if what == "launch":

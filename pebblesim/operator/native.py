@@ -1,7 +1,7 @@
 """A small library in C++ that makes known passes without Python, compiled once, in the background, where it can be.
 
 A backward pass runs in a thread of PyTorch, whose caches are cold for Python. `native.cpp` launches what passes launch
-that are made again (`lengths`), with the same words for the driver, in a node of autograd that asks Python for the rest.
+that are made again (`lengths`), by the same words for the driver; its node of autograd asks Python for all the rest.
 The compiler needs some 15 s, at low priority, beside the first call of a machine; the library stays beside Triton's
 cache. Without a compiler of C++, or with PEBBLESIM_NATIVE=0, Python makes all passes.
 """
