@@ -142,7 +142,7 @@ def _lengths(torch: Any, say: Callable[..., None], until: float) -> None:
             worst = max(worst, far := _far(made, right))
             if far > SAME:
                 say(part="lengths", shape=str(shape), n=n, n_k=x[1].shape[2], off=far)
-        traced = sum(len(each.traced or ()) for each in recorded._KINDS.values())
+        traced = sum(len(each.traced) for each in recorded._KINDS.values())
         say(part="lengths", shape=str(shape), off=worst, right=worst <= SAME, traced=traced)
 
 

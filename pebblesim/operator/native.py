@@ -19,6 +19,8 @@ import subprocess
 import sys
 import sysconfig
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,9 @@ import torch
 VARIABLE = "PEBBLESIM_NATIVE"
 """The variable of the environment that is 0 where Python is to make all passes."""
 
+FILLED = "PEBBLESIM_FILL"
+"""The variable that asks for memory that is filled (`fresh`), which Python does."""
+
 NAME = "pebblesim_native"
 SOURCE = Path(__file__).with_name("native.cpp")
 
@@ -36,6 +41,7 @@ FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-w")
 library: Any = None
 """The functions of `native.cpp`; None as long as Python makes all passes."""
 
+_loaded: Any = None
 _state = "off: it is loaded with the first call of attention on a GPU"
 
 
@@ -49,10 +55,13 @@ def why_not() -> str | None:
     """Why there can be no library; None if there can be one."""
     if os.environ.get(VARIABLE) == "0":
         return f"{VARIABLE} is 0"
+    if FILLED in os.environ:
+        return f"{FILLED} is set"
     if compiler() is None:
         return "there is no compiler of C++ (c++, g++ or clang++)"
-    missing = next((each for each in _headers() if not each.exists()), None)
-    return None if missing is None else f"there is no {missing}"
+    if (missing := next((each for each in _headers() if not each.exists()), None)) is not None:
+        return f"there is no {missing}"
+    return None if torch.cuda.is_available() else "PyTorch sees no GPU"
 
 
 def compiler() -> str | None:
@@ -63,6 +72,21 @@ def compiler() -> str | None:
 def _headers() -> tuple[Path, Path]:
     inside = Path(torch.__file__).parent / "include"
     return inside / "torch/csrc/autograd/custom_function.h", Path(sysconfig.get_paths()["include"]) / "Python.h"
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Let Python make all passes meanwhile, in all threads."""
+    global library
+    library = None
+    if _loaded is not None:
+        _loaded.turn(False)
+    try:
+        yield
+    finally:
+        library = _loaded
+        if library is not None:
+            library.turn(True)
 
 
 @cache
@@ -85,7 +109,7 @@ def folder() -> Path:
 
 def _load(where: Path) -> None:
     """Use the library in a folder; of several processes that find none there, one compiles it."""
-    global library, _state
+    global library, _loaded, _state
     made, failed = where / f"{NAME}.so", where / "failed.txt"
     try:
         where.mkdir(parents=True, exist_ok=True)
@@ -101,7 +125,7 @@ def _load(where: Path) -> None:
             assert spec is not None
             found = importlib.util.module_from_spec(spec)
             loader.exec_module(found)
-            library, _state = found, "on"
+            library, _loaded, _state = found, found, "on"
         else:
             _state = f"off: it could not be compiled, see {failed}"
     except (OSError, ImportError) as error:

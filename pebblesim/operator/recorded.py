@@ -21,7 +21,7 @@ from pebblesim.operator.launch import launch
 from pebblesim.operator.layout import BYTES
 from pebblesim.operator.lengths import ALIGNED, LITTLE, Found, Kind, kind_of, symbols_of
 from pebblesim.operator.recent import Recent
-from pebblesim.operator.symbols import Untraced
+from pebblesim.operator.symbols import Uncompiled, Untraced
 from pebblesim.operator.tape import Done, Launched, Made, Notes, Step, View, noted, place_of, read
 
 MOST = 4096
@@ -42,24 +42,26 @@ class Kinds:
     def __init__(self, function: Callable[..., Results], rest: tuple[Hashable, ...]) -> None:
         """Take what is traced: a function of tensors, and of the rest."""
         self._function, self._rest = function, rest
-        self.traced: list[Kind] | None = []  # None if tracing failed
+        self.traced, self._more = list[Kind](), True  # until a trace fails
 
     def of(self, inputs: Sequence[Tensor | None]) -> Found | None:
         """The pass for tensors of this kind; None if it is not traced."""
-        known, by, symbols = self.traced, driver(), symbols_of(inputs)
-        if known is None or by is None:
+        by, symbols = driver(), symbols_of(inputs)
+        if by is None:
             return None
-        for each in known:
+        for each in self.traced:
             if (found := each.of(symbols)) is not None:
                 return found
-        if len(known) >= MOST_OF_KIND:
+        if not self._more or len(self.traced) >= MOST_OF_KIND:
             return None
         try:
             one = Kind(self._function, inputs, self._rest, by)
-        except Exception:  # Untraced, or of what takes no number or shadow: the pass itself says what is wrong with it
-            self.traced = None
+        except Uncompiled:  # it is when the pass was made
             return None
-        known.append(one)
+        except Exception:  # Untraced, or of what takes no number or shadow: the pass itself says what is wrong with it
+            self._more = False
+            return None
+        self.traced.append(one)
         return one.of(symbols)
 
 

@@ -19,11 +19,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from hypothesis import Phase, given, settings, strategies as st  # noqa: E402
+from native_library import library_in_cpp  # noqa: E402
 from test_torch_launches import patch  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from triton.runtime import jit  # noqa: E402
 
-from pebblesim.operator import boxes, compiling, eager, launch, masks, operators, public, recorded  # noqa: E402
+from pebblesim.operator import boxes, compiling, eager, known, launch, masks, native, operators, public, recorded  # noqa: E402
 from pebblesim.operator.launching import loaded  # noqa: E402
 from pebblesim.operator.lengths import Kind, _rooms  # noqa: E402
 from pebblesim.operator.recent import Recent  # noqa: E402
@@ -283,7 +284,7 @@ def test_traced_passes_launch_what_untraced_ones_do(told: Told, d: int) -> None:
     recorded._KINDS.clear()
     assert all(check(told, (2, 3, 1, n, n), d, None, 0) == 2 for n in lengths)
     assert (
-        sum(len(each.traced or ()) for each in recorded._KINDS.values()) <= 8
+        sum(len(each.traced) for each in recorded._KINDS.values()) <= 8
     )  # both passes, of 16 and 256 tokens or not
 
 
@@ -325,8 +326,8 @@ def test_values_that_are_a_part_of_keys_have_passes_of_their_own(told: Told, fir
             call = partial(operators.forward, *x, asked)
             again = told.of(call, x, False)
             assert again == told.of(call, x, True) and again[0]
-    (known,) = recorded._KINDS.values()
-    assert known.traced and all(isinstance(each, Kind) for each in known.traced)
+    (kinds,) = recorded._KINDS.values()
+    assert kinds.traced and all(isinstance(each, Kind) for each in kinds.traced)
 
 
 def packed(n: int) -> dict[str, Any]:
@@ -378,3 +379,73 @@ def test_calls_with_masks_and_sinks_launch_what_untraced_ones_do(
         again = told.of(call, [*x, dO], False)
         assert again == told.of(call, [*x, dO], True) and len(again[0]) >= 5
     assert {type(each).__name__ for each in recorded._KEPT.values()} == {"Found"}
+
+
+def causal(n: int) -> dict[str, Any]:
+    return {"is_causal": True}
+
+
+class InLibrary(Told):
+    """As `Told`, of functions that have an address, as those of a library have."""
+
+    def __init__(self, patched: pytest.MonkeyPatch) -> None:
+        super().__init__(patched)
+        word, number, size, address = ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p
+        for name, types in (
+            ("launch", [address] * 4),
+            ("fill", [word, number, size, address]),
+            ("copy", [address] * 2),
+        ):
+            setattr(self.card.driver, name, ctypes.CFUNCTYPE(ctypes.c_int, *types)(self._zero(name)))
+
+    def _zero(self, name: str) -> Any:
+        told = getattr(self.card.driver, name)
+        return lambda *given: int(told(*given) is None)
+
+    def passes(self, call: Any, backward: Any, inputs: list[Any]) -> Any:
+        """What both passes tell the card, with names and order numbers in the place of addresses."""
+        found, results = list[Any](), list[Any]()
+        for part in (lambda: [call()], lambda: backward(results[0])):  # noqa: B023
+            self.noted.clear()
+            results += part()
+            places = {each.data_ptr(): f"tensor {at}" for at, each in enumerate([*inputs, *results])}
+            found.append([(what, *(self._place(each, places) for each in rest)) for what, *rest in self.noted])
+        return found, [(each.shape, each.stride(), each.dtype) for each in results]
+
+
+@pytest.fixture(scope="module")
+def in_library() -> Iterator[InLibrary]:
+    with pytest.MonkeyPatch.context() as patched:
+        yield InLibrary(patched)
+    loaded.cache_clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("d", [64, 128, 512])
+@pytest.mark.parametrize("options", [causal, padding, sinks, packed])
+def test_attention_launches_what_python_launches(
+    in_library: InLibrary, options: Any, d: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both passes of lengths that come first and again, and gradients in the order of O and in another one."""
+    monkeypatch.setattr(compiling, "can", lambda: False)
+    asked, library = list[Any](), library_in_cpp()
+    later = known._later
+    monkeypatch.setattr(known, "_later", lambda *given: asked.append(1) or later(*given))
+    for table in (recorded._KINDS, recorded._KEPT, recorded._SEEN, eager._CHECKED, eager._ALIKE):
+        table.clear()
+    for n in (500, 511, 512):
+        batch = 1 if options is packed else 2
+        x = [torch.empty(batch, 4, n, d, dtype=torch.bfloat16, requires_grad=True) for _ in "QKV"]
+        rest = options(n)
+        learning = [*x, *(each for each in rest.values() if getattr(each, "requires_grad", False))]
+        whole = torch.empty(batch, n, 4, d, dtype=torch.bfloat16)
+        for dO in (torch.empty_like(x[0]), whole.transpose(1, 2)):
+            call = partial(public.attention, *x, **rest)
+            ways = list[Any]()
+            for by in (None, None, None, library, library):
+                monkeypatch.setattr(native, "library", by)
+                asked.clear()
+                backward = lambda out: torch.autograd.grad(out, learning, dO)  # noqa: B023, E731
+                ways.append(in_library.passes(call, backward, [*learning, dO]))
+            assert ways[-1] == ways[-2] == ways[-3] and len(ways[-1][0][1]) >= 3
+            assert not asked  # Python made no backward pass at last
