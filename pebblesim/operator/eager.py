@@ -259,9 +259,9 @@ def attention(
         lse = numbers_from(L, Q, K.shape[1]) if return_lse else None
         return Forward((out, lse), (Q, K, V, out, L, sinks, made_as.first, made_as.end), made_as[2:])
 
-    x = Q, K, V, sinks
-    if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in x):
-        out, lse = with_gradients(x, forward, _backward, _gradients, known)
+    learning = Q.requires_grad or K.requires_grad or V.requires_grad or (sinks is not None and sinks.requires_grad)
+    if learning and torch.is_grad_enabled():
+        out, lse = with_gradients((Q, K, V, sinks), forward, _backward, _gradients, known)
     else:
         out, lse = forward().results
     return out if Q is query else out.reshape(*query.shape[:-1], value.shape[-1]), lse

@@ -79,8 +79,8 @@ class Known:
     Attributes:
         family: the calls that are alike but for their lengths and strides.
         passes: passes that are made again.
-        prepared: backward passes as the library in C++ has them.
         strides: those that the gradient of O will have, as far as is known.
+        prepared: backward passes for it as the library in C++ has them, by whether the fourth input has a gradient.
     """
 
     __slots__ = ("__weakref__", "family", "passes", "prepared", "strides")
@@ -88,7 +88,7 @@ class Known:
     def __init__(self, family: Family) -> None:
         self.family = family
         self.passes: dict[Way, Pass] = {}
-        self.prepared: dict[Way, Tensor] = {}
+        self.prepared: dict[bool, Tensor] = {}
         self.strides: tuple[int, ...] | None = None
 
     def grad_of(self, out: Tensor) -> Tensor:
@@ -97,6 +97,11 @@ class Known:
             order = self.family.order
             self.strides = out.stride() if order is None else _dense(out.shape, order)
         return out if self.strides == out.stride() else out.as_strided(out.shape, self.strides)
+
+    def expect(self, strides: tuple[int, ...]) -> None:
+        """Prepare for other gradients of O from now on, and other lengths for the same order of axes in memory."""
+        self.strides, self.prepared = strides, {}
+        self.family.order = tuple(sorted(range(len(strides)), key=lambda at: -strides[at]))
 
     def ready(self, step: Step) -> Pass | None:
         """The pass that is made again, if there is one."""
@@ -127,8 +132,8 @@ def made(known: Known | None, *given: Any) -> Results:
     """The results of a pass, which is given as a `Step`: of one that is known, if it is."""
     step = Step(*given)
     again = None if known is None else known.ready(step)
-    if known is not None and (strides := step.way.strides) and strides != known.strides:
-        known.strides, known.family.order = strides, tuple(sorted(range(len(strides)), key=lambda at: -strides[at]))
+    if known is not None and step.way.strides != known.strides and step.way != FORWARD:
+        known.expect(step.way.strides)
     found = None if again is None else again.if_room(step.inputs)
     return recorded.made(*step[1:]) if found is None else found
 
@@ -162,32 +167,36 @@ def with_gradients(
     known: Known | None,
 ) -> tuple[Tensor, Tensor | None]:
     """O, and L if it is wanted, of four inputs, of which the fourth may be None, with gradients."""
-    prepared = None
-    with torch.no_grad():
+    torch._C._set_grad_enabled(False)  # they are enabled, or nobody would ask
+    try:
         made = forward()
-        taught = x[3] is not None and x[3].requires_grad
-        if known is not None:
-            step = backward(known.grad_of(made.results[0]), None, made.saved, taught, made.rest)
-            found = known.prepare(step)  # the thread of gradients has to wake up, and its caches are cold
-            if native.library is not None and isinstance(found, Found):
-                otherwise = partial(_later, gradients, ref(known), made.rest)
-                prepared = _prepared(known, step.way, found, (x[3] is not None, taught), otherwise)
-    if prepared is not None:
-        results = made.results if made.results[1] is not None else made.results[:1]
-        out, *lse = native.library.attached(prepared, x, results, made.saved, recorded.stream())
-        return out, lse[0] if lse else None
-    return _Passes.apply(*x, made, gradients, known)
+        prepared = None if known is None else _prepared(known, x[3], made, backward, gradients)
+    finally:
+        torch._C._set_grad_enabled(True)
+    if prepared is None:
+        return _Passes.apply(*x, made, gradients, known)
+    results = made.results if made.results[1] is not None else made.results[:1]
+    out, *lse = native.library.attached(prepared, x, results, made.saved, recorded.stream())
+    return out, lse[0] if lse else None
 
 
-def _prepared(known: Known, way: Way, found: Found, fourth: tuple[bool, bool], otherwise: Any) -> Tensor | None:
-    """A backward pass as the library in C++ has it.
+def _prepared(
+    known: Known, fourth: Tensor | None, made: Forward, backward: Backward, gradients: Gradients
+) -> Tensor | None:
+    """The backward pass as the library in C++ has it, if it can make it.
 
-    `fourth`: whether there is a fourth input, and one with a gradient; `otherwise`: what makes it for other gradients.
+    It is found in the forward pass: the thread of gradients has to wake up, and its caches are cold.
     """
-    if (one := known.prepared.get(way)) is None and (by := found.native()) is not None:
-        one = native.library.prepared(by, way.strides, *fourth, otherwise)
-        if len(known.prepared) < MOST:
-            known.prepared[way] = one
+    taught = fourth is not None and fourth.requires_grad
+    if native.library is not None and (one := known.prepared.get(taught)) is not None:
+        return one
+    step = backward(known.grad_of(made.results[0]), None, made.saved, taught, made.rest)
+    found = known.prepare(step)
+    if native.library is None or not isinstance(found, Found) or (by := found.native()) is None:
+        return None
+    otherwise = partial(_later, gradients, ref(known), made.rest)
+    one = native.library.prepared(by, step.way.strides, fourth is not None, taught, otherwise)
+    known.prepared[taught] = one
     return one
 
 

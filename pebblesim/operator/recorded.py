@@ -42,7 +42,7 @@ class Kinds:
     def __init__(self, function: Callable[..., Results], rest: tuple[Hashable, ...]) -> None:
         """Take what is traced: a function of tensors, and of the rest."""
         self._function, self._rest = function, rest
-        self.traced, self._more = list[Kind](), True  # until a trace fails
+        self.traced, self._tries = list[Kind](), TRIES
 
     def of(self, inputs: Sequence[Tensor | None]) -> Found | None:
         """The pass for tensors of this kind; None if it is not traced."""
@@ -52,14 +52,15 @@ class Kinds:
         for each in self.traced:
             if (found := each.of(symbols)) is not None:
                 return found
-        if not self._more or len(self.traced) >= MOST_OF_KIND:
+        if not self._tries or len(self.traced) >= MOST_OF_KIND:
             return None
         try:
             one = Kind(self._function, inputs, self._rest, by)
         except Uncompiled:  # it is when the pass was made
+            self._tries -= 1
             return None
         except Exception:  # Untraced, or of what takes no number or shadow: the pass itself says what is wrong with it
-            self._more = False
+            self._tries = 0
             return None
         self.traced.append(one)
         return one.of(symbols)
@@ -111,6 +112,9 @@ _KEPT: Recent[Hashable, Again | Found] = Recent(MOST)
 
 _KINDS: Recent[Hashable, Kinds] = Recent(MOST)
 """Traced passes by their kind."""
+
+TRIES = 8
+"""Traces that may meet a kernel that is not compiled."""
 
 MOST_OF_KIND = 8
 """Traced passes of a kind whose decisions differ."""
