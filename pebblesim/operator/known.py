@@ -79,16 +79,18 @@ class Known:
     Attributes:
         family: the calls that are alike but for their lengths and strides.
         passes: passes that are made again.
+        saved: how what a forward pass saves lies in memory; hooks may bring it back in another way.
         strides: those that the gradient of O will have, as far as is known.
         prepared: backward passes for it as the library in C++ has them, by whether the fourth input has a gradient.
     """
 
-    __slots__ = ("__weakref__", "family", "passes", "prepared", "strides")
+    __slots__ = ("__weakref__", "family", "passes", "prepared", "saved", "strides")
 
     def __init__(self, family: Family) -> None:
         self.family = family
         self.passes: dict[Way, Pass] = {}
         self.prepared: dict[bool, Tensor] = {}
+        self.saved: tuple[Any, ...] | None = None
         self.strides: tuple[int, ...] | None = None
 
     def grad_of(self, out: Tensor) -> Tensor:
@@ -188,6 +190,8 @@ def _prepared(
     It is found in the forward pass: the thread of gradients has to wake up, and its caches are cold.
     """
     taught = fourth is not None and fourth.requires_grad
+    if known.saved is None:
+        known.saved = _lying(made.saved)
     if native.library is not None and (one := known.prepared.get(taught)) is not None:
         return one
     step = backward(known.grad_of(made.results[0]), None, made.saved, taught, made.rest)
@@ -195,15 +199,28 @@ def _prepared(
     if native.library is None or not isinstance(found, Found) or (by := found.native()) is None:
         return None
     otherwise = partial(_later, gradients, ref(known), made.rest)
-    one = native.library.prepared(by, step.way.strides, fourth is not None, taught, otherwise)
+    one = native.library.prepared(by, step.way.strides, made.saved, fourth is not None, taught, otherwise)
     known.prepared[taught] = one
     return one
+
+
+def _lying(saved: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    """How tensors lie in memory."""
+    return tuple([None if each is None else (each.stride(), each.dtype) for each in saved])
 
 
 def _later(
     gradients: Gradients, known: ReferenceType[Known], rest: Any, grads: Any, saved: Any, needed: Any
 ) -> tuple[Tensor | None, ...]:
-    return gradients(known(), grads if len(grads) > 1 else (*grads, None), saved, rest, needed)
+    """Gradients by Python, of what the library in C++ does not take."""
+    return _gradients(gradients, known(), rest, grads if len(grads) > 1 else (*grads, None), saved, needed)
+
+
+def _gradients(
+    gradients: Gradients, known: Known | None, rest: Any, grads: Any, saved: Any, needed: Any
+) -> tuple[Tensor | None, ...]:
+    as_it_was = known is not None and known.saved == _lying(saved)
+    return gradients(known if as_it_was else None, grads, saved, rest, needed)
 
 
 def _dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
@@ -231,5 +248,5 @@ class _Passes(torch.autograd.Function):
         if all(each is None for each in grads):
             return (None,) * 7
         needed = ctx.needs_input_grad[:4]
-        made = ctx.gradients(ctx.known, grads, ctx.saved_tensors, ctx.rest, needed)
+        made = _gradients(ctx.gradients, ctx.known, ctx.rest, grads, ctx.saved_tensors, needed)
         return *(each if needs else None for each, needs in zip(made, needed, strict=True)), None, None, None

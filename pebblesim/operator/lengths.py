@@ -159,9 +159,9 @@ class Kind:
         commands, memory, (rooms, begins), views, holds = form
         by = native.library
         if self._native is None:
-            types = tuple([torch.empty(0, dtype=each) for each in self._types])
+            types = tuple([torch.zeros(0, dtype=each) for each in self._types])
             alike = tuple([(one, other, int(same)) for (one, other), same in self._alike])
-            like, slots = torch.empty(0, device=self._device), self._number + len(self._slots[0])
+            like, slots = torch.zeros(0, device=self._device), self._number + len(self._slots[0])
             at = self._several.told, self._several.streams, tuple(self._inputs), types, alike, slots, like
             self._native = (there := self._by.addresses) and by.kind(there, *at, self._several)
         rest = commands.fills, memory, rooms, begins, (*views, *holds)

@@ -65,10 +65,21 @@ struct Pass {
   std::vector<View> views;
 };
 
+struct Lying {  // how a tensor lies in memory
+  Numbers strides;
+  at::ScalarType type;
+
+  static Lying of(const Tensor& x) { return x.defined() ? Lying{x.strides().vec(), x.scalar_type()} : Lying{}; }
+  bool still(const Tensor& x, const at::Device& device) const {
+    return !x.defined() || (x.scalar_type() == type && x.device() == device && x.strides() == at::IntArrayRef(strides));
+  }
+};
+
 struct Prepared {  // a backward pass that follows a forward pass
   int64_t self;
   std::shared_ptr<Pass> pass;
   Numbers strides;  // of the gradient of O
+  std::vector<Lying> saved;  // hooks may bring it back in another way
   bool fourth, taught;  // whether there is a fourth input, and whether the pass gives its gradient
   PyObject* otherwise;
 };
@@ -139,7 +150,7 @@ static bool make(const Pass& pass, variable_list tensors, int64_t stream, variab
 
 static at::Stream stream_of(const Tensor& x) { return c10::impl::VirtualGuardImpl(x.device().type()).getStream(x.device()); }
 
-struct Both : torch::autograd::Function<Both> {
+struct Attention : torch::autograd::Function<Attention> {
   struct Given {
     Tensor prepared;
     variable_list outputs, saved;
@@ -179,6 +190,8 @@ struct Both : torch::autograd::Function<Both> {
     if (!(needed[0] || needed[1] || needed[2])) return false;
     auto& like = saved[0];
     if (grad.key_set() != like.key_set() || grad.dtype() != like.dtype() || grad.device() != like.device()) return false;
+    for (size_t at = 0; at < saved.size(); ++at)
+      if (!prepared.saved[at].still(saved[at], grad.device())) return false;
     if (grad.strides() != at::IntArrayRef(prepared.strides) || grad._fw_grad(0).defined()) return false;
     c10::impl::VirtualGuardImpl guard(grad.device().type());
     return guard.getDevice() == grad.device() && stream_of(grad).id() == ctx->saved_data["number of the stream"].toInt();
@@ -221,7 +234,7 @@ static variable_list tensors_of(PyObject* several) {
   return found;
 }
 
-variable_list Both::by_python(const Prepared& prepared, const variable_list& grads, const variable_list& saved, const std::vector<bool>& needed) {
+variable_list Attention::by_python(const Prepared& prepared, const variable_list& grads, const variable_list& saved, const std::vector<bool>& needed) {
   pybind11::gil_scoped_acquire acquired;
   try {
     Object one(tuple_of(grads)), two(tuple_of(saved)), three(PyTuple_New(4));
@@ -334,10 +347,11 @@ static PyObject* run(PyObject*, PyObject* const* given, Py_ssize_t) {
   END_HANDLE_TH_ERRORS
 }
 
-// prepared(pass, strides, fourth, taught, otherwise): a tensor that holds this
+// prepared(pass, strides, saved, fourth, taught, otherwise): a tensor that holds this
 static PyObject* prepared(PyObject*, PyObject* const* given, Py_ssize_t) {
   HANDLE_TH_ERRORS
-  auto* made = new Prepared{0, in<Pass>(given[0]), numbers(given[1]), given[2] == Py_True, given[3] == Py_True, given[4]};
+  auto* made = new Prepared{0, in<Pass>(given[0]), numbers(given[1]), {}, given[3] == Py_True, given[4] == Py_True, given[5]};
+  for (auto& each : tensors_of(given[2])) made->saved.push_back(Lying::of(each));
   Py_INCREF(made->otherwise);
   made->self = reinterpret_cast<int64_t>(made);
   auto gone = [](void* x) {
@@ -353,9 +367,9 @@ static PyObject* prepared(PyObject*, PyObject* const* given, Py_ssize_t) {
 static PyObject* attached(PyObject*, PyObject* const* given, Py_ssize_t) {
   HANDLE_TH_ERRORS
   auto inputs = tensors_of(given[1]);
-  Both::Given rest{THPVariable_Unpack(given[0]), tensors_of(given[2]), tensors_of(given[3]), number(given[4])};
+  Attention::Given rest{THPVariable_Unpack(given[0]), tensors_of(given[2]), tensors_of(given[3]), number(given[4])};
   auto fourth = inputs[3].defined() ? std::optional<Tensor>(inputs[3]) : std::nullopt;
-  return tuple_of(Both::apply(inputs[0], inputs[1], inputs[2], fourth, &rest));
+  return tuple_of(Attention::apply(inputs[0], inputs[1], inputs[2], fourth, &rest));
   END_HANDLE_TH_ERRORS
 }
 

@@ -36,18 +36,26 @@ FILLED = "PEBBLESIM_FILL"
 NAME = "pebblesim_native"
 SOURCE = Path(__file__).with_name("native.cpp")
 
+FAILED = "failed.txt"
+"""The file beside it with what the compiler says of an error."""
+
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-w")
 
 library: Any = None
 """The functions of `native.cpp`; None as long as Python makes all passes."""
 
 _loaded: Any = None
-_state = "off: it is loaded with the first call of attention on a GPU"
+_error = ""
 
 
 def state() -> str:
     """One line: whether the library is used and, if it is not, why."""
-    return _state if library is not None or why_not() is None else f"off: {why_not()}"
+    if library is not None:
+        return "on"
+    if (why := why_not() or _error) or (failed := folder() / FAILED).exists():
+        return f"off: {why or f'it could not be compiled, see {failed}'}"
+    when = "loads" if (folder() / f"{NAME}.so").exists() else "begins to compile"
+    return f"off: the first call of attention on the GPU {when} it"
 
 
 @cache
@@ -61,6 +69,8 @@ def why_not() -> str | None:
         return "there is no compiler of C++ (c++, g++ or clang++)"
     if (missing := next((each for each in _headers() if not each.exists()), None)) is not None:
         return f"there is no {missing}"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
     return None if torch.cuda.is_available() else "PyTorch sees no GPU"
 
 
@@ -109,12 +119,11 @@ def folder() -> Path:
 
 def _load(where: Path) -> None:
     """Use the library in a folder; of several processes that find none there, one compiles it."""
-    global library, _loaded, _state
-    made, failed = where / f"{NAME}.so", where / "failed.txt"
+    global library, _loaded, _error
+    made, failed = where / f"{NAME}.so", where / FAILED
     try:
         where.mkdir(parents=True, exist_ok=True)
         if not made.exists() and not failed.exists():
-            _state = "off: it is being compiled"
             with (where / "lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 if not made.exists() and not failed.exists():
@@ -125,11 +134,9 @@ def _load(where: Path) -> None:
             assert spec is not None
             found = importlib.util.module_from_spec(spec)
             loader.exec_module(found)
-            library, _loaded, _state = found, found, "on"
-        else:
-            _state = f"off: it could not be compiled, see {failed}"
+            library = _loaded = found
     except (OSError, ImportError) as error:
-        _state = f"off: {error}"
+        _error = str(error)
 
 
 def _compile(made: Path, failed: Path) -> None:
