@@ -18,9 +18,9 @@ from pebblesim.operator.direct import Direct, Driver
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.layout import BYTES
 from pebblesim.operator.masks import promise
-from pebblesim.operator.shadows import LENGTHS, Traced, traced
+from pebblesim.operator.shadows import LENGTHS, Sizes, Traced, traced
 from pebblesim.operator.symbols import Script, Untraced
-from pebblesim.operator.tape import Made, Step, View, read
+from pebblesim.operator.tape import Made, Notes, Step, View, read
 
 EVEN = 256
 """Tokens that a length is a multiple of if all tiles divide it."""
@@ -74,27 +74,30 @@ def symbols_of(inputs: Sequence[Tensor | None]) -> list[int]:
 
 
 class Kind:
-    """A pass, as it was traced: for all sizes for which the host decides as it did."""
+    """A pass that the driver makes, for all sizes for which the host decides as it did."""
 
     def __init__(
-        self, function: Callable[..., Results], inputs: Sequence[Tensor | None], rest: tuple[Any, ...], by: Driver
+        self,
+        written: Traced | Notes,
+        results: Sequence[View | None],
+        inputs: Sequence[Tensor | None],
+        script: Script,
+        by: Driver,
     ) -> None:
-        """Trace a function of the inputs and the rest, whose kernels are compiled.
+        """Take what is noted of a pass, and what it returns; `script` has the expressions in the notes.
 
         Raises:
-            Untraced: it does what is not traced, or what the driver alone does not do.
+            Untraced: the pass does what the driver alone does not do.
         """
-        script = Script()
-        with traced(inputs, script) as (written, shadows):
-            results = [None if each is None else each.view_of for each in function(*shadows, *rest)]
         self._alike = tuple(written.alike.items())
         self._inputs = [slot for slot, each in enumerate(inputs) if each is not None]
         self._device = next(each for each in inputs if each is not None).device
         self._several = several = _commands(written, by, self._device)
-        made = [each for each in written.steps if isinstance(each, Made)]
         promised = [view for view, _ in written.promises]
         self._sentences = [sentence for _, sentence in written.promises]
         kept = {each.slot for each in (*results, *promised) if each is not None}
+        used = kept | {slot for step in written.steps for slot in read(step)}
+        made = [each for each in written.steps if isinstance(each, Made) and each.slot in used]
         alone, rest_of = ([each for each in made if (each.slot in kept) == one] for one in (True, False))
         self._types = [each.options["dtype"] for each in alone]
         whole = {each.slot: (each.shape, each.stride) for each in alone}
@@ -110,6 +113,20 @@ class Kind:
         self._find = script.function((several.form, memory, rooms, views, holds))
         self._slots = [None] * (written.slots - len(inputs)), [0] * (written.slots - len(inputs))
         self._stream_of = torch._C._cuda_getCurrentRawStream
+
+    @classmethod
+    def traced(
+        cls, function: Callable[..., Results], inputs: Sequence[Tensor | None], rest: tuple[Any, ...], by: Driver
+    ) -> Kind:
+        """Trace a function of the inputs and the rest, whose kernels are compiled.
+
+        Raises:
+            Untraced: it does what is not traced, or what the driver alone does not do.
+        """
+        script = Script()
+        with traced(inputs, script) as (written, shadows):
+            results = [None if each is None else each.view_of for each in function(*shadows, *rest)]
+        return cls(written, results, inputs, script, by)
 
     def of(self, symbols: Sequence[int]) -> Found | None:
         """The pass for other values of its symbols; None if some decision is another one."""
@@ -201,12 +218,14 @@ def _assert(holds: Tensor, sentence: str) -> None:
         promise(holds, sentence)
 
 
-def _commands(written: Traced, by: Driver, device: torch.device) -> Direct:
+def _commands(written: Traced | Notes, by: Driver, device: torch.device) -> Direct:
     """The steps of a pass as commands of the driver."""
 
     def room(size: Any) -> int:
-        slot: int = written.empty(-(-size // 4), dtype=torch.float32, device=device).view_of.slot
-        return slot
+        options = {"dtype": torch.float32, "device": device}
+        written.steps.append(Made(written.slots, Sizes((-(-size // 4),)), (1,), options))
+        written.slots += 1
+        return written.slots - 1
 
     several = Direct(by, written.types, room)
     for step in [*written.steps]:
