@@ -31,6 +31,9 @@ GROUP = 16
 ALIGNED = 512
 """Bytes that each piece of memory begins at a multiple of, as PyTorch's own do."""
 
+AXES = tuple(LENGTHS.get(axes, ()) for axes in range(max(LENGTHS) + 1))
+"""Axes whose lengths are symbols, of as many axes as the place in the list."""
+
 LITTLE = 2**26
 """Bytes of memory that are taken in one piece."""
 
@@ -64,6 +67,9 @@ def length_class(n: int) -> Hashable:
 
 def symbols_of(inputs: Sequence[Tensor | None]) -> list[int]:
     """The values of the symbols of a pass, in the order of `Shadow.of`."""
+    if native.library is not None:
+        found: list[int] = native.library.symbols(tuple(inputs), AXES)
+        return found
     symbols = list[int]()
     for each in inputs:
         if each is not None:

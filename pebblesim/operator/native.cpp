@@ -373,6 +373,24 @@ static PyObject* attached(PyObject*, PyObject* const* given, Py_ssize_t) {
   END_HANDLE_TH_ERRORS
 }
 
+// symbols(inputs, axes of lengths by the number of axes): as `lengths.symbols_of`
+static PyObject* symbols(PyObject*, PyObject* const* given, Py_ssize_t) {
+  HANDLE_TH_ERRORS
+  Numbers found;
+  auto long_ones = each_of(given[1], numbers);
+  for (auto& each : tensors_of(given[0])) {
+    if (!each.defined()) continue;
+    if (each.dim() < static_cast<int64_t>(long_ones.size()))
+      for (auto at : long_ones[each.dim()]) found.push_back(each.size(at));
+    auto strides = each.strides();
+    found.insert(found.end(), strides.begin(), strides.end() - (each.dim() > 0));
+  }
+  Object made(PyList_New(found.size()));
+  for (size_t at = 0; at < found.size(); ++at) PyList_SET_ITEM(made.is, at, PyLong_FromLongLong(found[at]));
+  return Py_NewRef(made.is);
+  END_HANDLE_TH_ERRORS
+}
+
 static PyObject* turn(PyObject*, PyObject* x) {
   on = x == Py_True;
   Py_RETURN_NONE;
@@ -380,6 +398,6 @@ static PyObject* turn(PyObject*, PyObject* x) {
 
 #define METHOD(name) {#name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(name)), METH_FASTCALL, nullptr}
 static PyMethodDef methods[] = {
-    METHOD(kind), METHOD(made), METHOD(run), METHOD(prepared), METHOD(attached), {"turn", turn, METH_O, nullptr}, {}};
+    METHOD(kind), METHOD(made), METHOD(run), METHOD(prepared), METHOD(attached), METHOD(symbols), {"turn", turn, METH_O, nullptr}, {}};
 static PyModuleDef module = {PyModuleDef_HEAD_INIT, "pebblesim_native", nullptr, -1, methods};
 PyMODINIT_FUNC PyInit_pebblesim_native() { return PyModule_Create(&module); }

@@ -67,7 +67,7 @@ def why_not() -> str | None:
         return f"{FILLED} is set"
     if compiler() is None:
         return "there is no compiler of C++ (c++, g++ or clang++)"
-    if (missing := next((each for each in _headers() if not each.exists()), None)) is not None:
+    if (missing := next((each for each in (SOURCE, *_headers()) if not each.exists()), None)) is not None:
         return f"there is no {missing}"
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
@@ -126,8 +126,11 @@ def _load(where: Path) -> None:
         if not made.exists() and not failed.exists():
             with (where / "lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                if not made.exists() and not failed.exists():
-                    _compile(made, failed)
+                try:
+                    if not made.exists() and not failed.exists():
+                        _compile(made, failed)
+                finally:  # also for a process that was forked meanwhile, and has the file open
+                    fcntl.flock(lock, fcntl.LOCK_UN)
         if made.exists():
             loader = importlib.machinery.ExtensionFileLoader(NAME, str(made))
             spec = importlib.util.spec_from_loader(NAME, loader)

@@ -27,7 +27,7 @@ from stand_in_card import Card, kernel  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.operator import known, native, recorded  # noqa: E402
+from pebblesim.operator import known, lengths, native, recorded  # noqa: E402
 from pebblesim.operator.direct import FUNCTION  # noqa: E402
 from pebblesim.operator.fresh import filled  # noqa: E402
 from pebblesim.operator.known import FORWARD, Family, Forward, Known, Step, Way, with_gradients  # noqa: E402
@@ -382,26 +382,63 @@ def test_functions_that_are_not_in_a_library_have_no_address(toy: Toy) -> None:
     assert type(out.grad_fn).__name__ == "_PassesBackward"
 
 
-def build(folder: Path, **variables: str) -> str:
-    """What a new process says when it loads the library."""
-    code = "from pebblesim.operator import native; native._load(native.folder()); print(native.library is not None)"
+def test_the_symbols_of_a_pass_are_those_of_python(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = (), (7,), (3, 5), (2, 3, 4), (2, 3, 5, 8), (1, 2, 3, 4, 5)
+    several = (*(torch.empty(shape) for shape in shapes), None, torch.empty(2, 5, 3, 8).transpose(1, 2))
+    right = lengths.symbols_of(several)
+    monkeypatch.setattr(native, "library", library)
+    assert lengths.symbols_of(several) == right and right[:3] == [7, 5, 5]
+
+
+CODE = "from pebblesim.operator import native; native._load(native.folder()); print(native.library is not None)"
+
+
+def begun(folder: Path, code: str = CODE, **variables: str) -> Any:
+    """A new process that loads the library from a folder."""
     there = os.environ | {"TRITON_CACHE_DIR": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)} | variables
-    ran = subprocess.run([sys.executable, "-c", code], env=there, capture_output=True, text=True, check=False)
-    return ran.stdout + ran.stderr
+    return subprocess.Popen([sys.executable, "-c", code], env=there, stdout=subprocess.PIPE, text=True)
+
+
+def said(*several: Any) -> list[str]:
+    return [each.communicate()[0].strip() for each in several]
+
+
+def tools(folder: Path, script: str) -> str:
+    """A folder whose compiler of C++ is a script, which notes that it was asked."""
+    folder.mkdir()
+    for name in ("c++", "nice"):
+        (folder / name).write_text(f"#!/bin/sh\necho {name} >> {folder}/asked\n{script}\n")
+        (folder / name).chmod(0o755)
+    return str(folder)
 
 
 def test_what_cannot_be_compiled_is_tried_once(tmp_path: Path) -> None:
-    """The compiler says no: its words are kept, and the next process does not ask it again."""
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for name in ("c++", "nice"):
-        (tools / name).write_text(f"#!/bin/sh\necho {name} >> {tmp_path}/asked; echo no; exit 3\n")
-        (tools / name).chmod(0o755)
-    for _ in range(2):
-        assert build(tmp_path / "cache", PATH=str(tools)) == "False\n"
-    assert (tmp_path / "asked").read_text() == "nice\n"
+    """The compiler says no: its words are kept, and no other process asks it again."""
+    path = tools(tmp_path / "tools", "echo no; exit 3")
+    assert said(*(begun(tmp_path / "cache", PATH=path) for _ in range(3))) == ["False"] * 3
+    assert said(begun(tmp_path / "cache", PATH=path)) == ["False"]
+    assert (tmp_path / "tools" / "asked").read_text() == "nice\n"
     (failed,) = (tmp_path / "cache").glob("*/failed.txt")
     assert failed.read_text() == "no\n"
+
+
+def test_several_processes_compile_once(tmp_path: Path) -> None:
+    """One compiles, and the others wait for what it makes: here a copy of a library that was made before."""
+    there = native.folder() / f"{native.NAME}.so"
+    assert library_in_cpp() is not None
+    script = f'/bin/sleep 1; while [ $# -gt 1 ]; do [ "$1" = -o ] && to=$2; shift; done; /bin/cp {there} $to'
+    path = tools(tmp_path / "tools", script)
+    assert said(*(begun(tmp_path / "cache", PATH=path) for _ in range(3))) == ["True"] * 3
+    assert (tmp_path / "tools" / "asked").read_text() == "nice\n"
+
+
+def test_a_folder_that_cannot_be_written_and_a_compiler_that_is_stopped(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code = CODE + "; print(native._error)"
+    assert "False\n[Errno" in said(begun(tmp_path / "file", code))[0]
+    path = tools(tmp_path / "tools", "kill -9 $$")
+    assert said(begun(tmp_path / "cache", PATH=path)) == ["False"]
+    assert not [*(tmp_path / "cache").glob("*/failed.txt")]  # it may be tried again
 
 
 def test_memory_that_is_filled_is_pythons(toy: Toy) -> None:
