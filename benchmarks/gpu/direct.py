@@ -45,7 +45,7 @@ def main() -> None:
     if (thread := native.begin()) is not None:  # PEBBLESIM_NATIVE=0: by Python alone
         thread.join()
     say(card=torch.cuda.get_device_name(), driver=recorded.driver() is not None, native=native.state())
-    for part in (_lengths, _latent, _masked, _graphs, _streams, _threads, _freed, _kinds):
+    for part in (_graphs, _streams, _threads, _freed, _latent, _masked, _lengths, _kinds):
         try:
             part(torch, say, until)
         except Exception as error:  # which is what this is about
@@ -133,7 +133,7 @@ def _lengths(torch: Any, say: Callable[..., None], until: float) -> None:
         if time.monotonic() > until:
             return
         drawn, worst = random.Random(7), 0.0
-        for turn in range(40):
+        for turn in range(20):
             n = drawn.choice((drawn.randint(1, 64), drawn.randint(257, 512), drawn.randint(257, 512), 512, 384))
             x = _tensors(torch, shape, n, n if turn % 5 else drawn.randint(257, 512))
             made = _made(torch, shape, x)

@@ -186,7 +186,7 @@ struct Attention : torch::autograd::Function<Attention> {
     auto usual = c10::default_included_set | c10::autocast_dispatch_keyset;
     if (!on || at::GradMode::is_enabled() || !(c10::impl::tls_local_dispatch_key_set().included_ - usual).empty()) return false;
     auto& grad = grads[0];
-    if (!grad.defined() || (grads.size() > 1 && grads[1].defined()) || needed[3] != prepared.taught) return false;
+    if (!grad.defined() || (grads.size() > 1 && grads[1].defined()) || (needed[3] && !prepared.taught)) return false;
     if (!(needed[0] || needed[1] || needed[2])) return false;
     auto& like = saved[0];
     if (grad.key_set() != like.key_set() || grad.dtype() != like.dtype() || grad.device() != like.device()) return false;
