@@ -176,7 +176,8 @@ class Told:
         driver.fill = lambda *given: self.noted.append(("fill", given[0], given[2])) or self.card.fill(*given)
         driver.copy = self._copied
         patched.setattr(jit.JITFunction, "_do_compile", compiled)
-        patched.setattr(launch, "launch", self._by_triton)
+        for module in (launch, recorded):
+            patched.setattr(module, "launch", self._by_triton)
         some = SimpleNamespace(multi_processor_count=132)
         patched.setattr(torch.cuda, "get_device_properties", lambda device: some)
         for module, name in ((recorded, "_KINDS"), (eager, "_CHECKED"), (eager, "_ALIKE")):
@@ -383,50 +384,41 @@ def causal(n: int) -> dict[str, Any]:
     return {"is_causal": True}
 
 
-class InLibrary(Told):
-    """As `Told`, of functions that have an address, as those of a library have."""
-
-    def __init__(self, patched: pytest.MonkeyPatch) -> None:
-        super().__init__(patched)
-        word, number, size, address = ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p
-        for name, types in (
-            ("launch", [address] * 4),
-            ("fill", [word, number, size, address]),
-            ("copy", [address] * 2),
-        ):
-            setattr(self.card.driver, name, ctypes.CFUNCTYPE(ctypes.c_int, *types)(self._zero(name)))
-
-    def _zero(self, name: str) -> Any:
-        told = getattr(self.card.driver, name)
-        return lambda *given: int(told(*given) is None)
-
-    def passes(self, call: Any, backward: Any, inputs: list[Any]) -> Any:
-        """What both passes tell the card, with names and order numbers in the place of addresses."""
-        found, results = list[Any](), list[Any]()
-        for part in (lambda: [call()], lambda: backward(results[0])):  # noqa: B023
-            self.noted.clear()
-            results += part()
-            places = {each.data_ptr(): f"tensor {at}" for at, each in enumerate([*inputs, *results])}
-            found.append([(what, *(self._place(each, places) for each in rest)) for what, *rest in self.noted])
-        return found, [(each.shape, each.stride(), each.dtype) for each in results]
+def in_library(told: Told, patched: pytest.MonkeyPatch) -> None:
+    """Let the driver's functions have an address, as those of a library have."""
+    word, number, size, address = ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p
+    driver = told.card.driver
+    for name, types in (
+        ("launch", [address] * 4),
+        ("fill", [word, number, size, address]),
+        ("copy", [address] * 2),
+    ):
+        call = getattr(driver, name)
+        made = ctypes.CFUNCTYPE(ctypes.c_int, *types)(lambda *given, call=call: int(call(*given) is None))
+        patched.setattr(driver, name, made)
 
 
-@pytest.fixture(scope="module")
-def in_library() -> Iterator[InLibrary]:
-    with pytest.MonkeyPatch.context() as patched:
-        yield InLibrary(patched)
-    loaded.cache_clear()
+def passes(told: Told, call: Any, backward: Any, inputs: list[Any]) -> Any:
+    """What both passes tell the card, with names and order numbers in the place of addresses."""
+    found, results = list[Any](), list[Any]()
+    for which in (0, 1):
+        told.noted.clear()
+        results += backward(results[0]) if which else [call()]
+        places = {each.data_ptr(): f"tensor {at}" for at, each in enumerate([*inputs, *results])}
+        found.append([(what, *(told._place(each, places) for each in rest)) for what, *rest in told.noted])
+    return found, [(each.shape, each.stride(), each.dtype) for each in results]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("d", [64, 128, 512])
 @pytest.mark.parametrize("options", [causal, padding, sinks, packed])
 def test_attention_launches_what_python_launches(
-    in_library: InLibrary, options: Any, d: int, monkeypatch: pytest.MonkeyPatch
+    told: Told, options: Any, d: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both passes of lengths that come first and again, and gradients in the order of O and in another one."""
     monkeypatch.setattr(compiling, "can", lambda: False)
     asked, library = list[Any](), library_in_cpp()
+    in_library(told, monkeypatch)
     later = known._later
     monkeypatch.setattr(known, "_later", lambda *given: asked.append(1) or later(*given))
     for table in (recorded._KINDS, recorded._KEPT, recorded._SEEN, eager._CHECKED, eager._ALIKE):
@@ -444,6 +436,6 @@ def test_attention_launches_what_python_launches(
                 monkeypatch.setattr(native, "library", by)
                 asked.clear()
                 backward = lambda out: torch.autograd.grad(out, learning, dO)  # noqa: B023, E731
-                ways.append(in_library.passes(call, backward, [*learning, dO]))
+                ways.append(passes(told, call, backward, [*learning, dO]))
             assert ways[-1] == ways[-2] == ways[-3] and len(ways[-1][0][1]) >= 3
             assert not asked  # Python made no backward pass at last
