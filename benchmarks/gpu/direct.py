@@ -15,7 +15,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def main() -> None:
     if (thread := native.begin()) is not None:  # PEBBLESIM_NATIVE=0: by Python alone
         thread.join()
     say(card=torch.cuda.get_device_name(), driver=recorded.driver() is not None, native=native.state())
-    for part in (_graphs, _streams, _threads, _freed, _latent, _masked, _lengths, _kinds):
+    for part in (_graphs, _streams, _threads, _freed, _biased, _latent, _masked, _lengths, _kinds):
         try:
             part(torch, say, until)
         except Exception as error:  # which is what this is about
@@ -205,6 +205,25 @@ def _masked(torch: Any, say: Callable[..., None], until: float) -> None:
                     right = [out, *torch.autograd.grad(out, learning, x[3])]
                 worst = max(worst, *(_far(each, right) for each in found))
             say(part="masked", of=draw.__name__, d=d, off=worst, right=worst <= SAME)
+
+
+def _biased(torch: Any, say: Callable[..., None], until: float) -> None:
+    """A bias with a gradient, of each head or of all, again and again, also with the gradient of O in another order."""
+    from pebblesim.gpu.torch import attention
+
+    for n, heads, shared in ((256, 4, False), (320, 4, True), (301, 4, False)):
+        worst = 0.0
+        for turn in range(6):
+            x = _tensors(torch, (2, 4, 1, 64, {}), n)
+            bias = torch.randn(1, 1 if shared else heads, n, n, device="cuda", requires_grad=True)
+            dO = x[3] if turn % 3 else x[3].contiguous()
+            found = []
+            for unknown in (False, True):
+                with _unknown() if unknown else nullcontext():
+                    out = attention(*x[:3], bias=bias)
+                    found.append([out, *torch.autograd.grad(out, [*x[:3], bias], dO)])
+            worst = max(worst, _far(*found))
+        say(part="biased", n=n, shared=shared, off=worst, right=worst <= SAME)
 
 
 def _graphs(torch: Any, say: Callable[..., None], until: float) -> None:
