@@ -18,7 +18,7 @@ from pebblesim.kernels import statements as st
 from pebblesim.kernels.bias import RowsPlaces
 from pebblesim.kernels.facts import facts_of
 from pebblesim.kernels.gluon_block import ROWS, Block, Buffer, Handed, filled, freed
-from pebblesim.kernels.gluon_boxes import SPLIT, Box, corner, sides
+from pebblesim.kernels.gluon_boxes import SPLIT, Box, address, corner, sides
 from pebblesim.kernels.gluon_plan import held_transposed, refused
 from pebblesim.kernels.gluon_scope import RowsScope, RowsValues
 from pebblesim.kernels.gluon_text import STREAMED_TOGETHER
@@ -244,6 +244,10 @@ class Roles(Lowering):
     def number(self) -> Name:
         """The number of the block's tile."""
         return self.scope.number_of(self.plan.own)
+
+    def addresses(self, setting: Setting, tensors: list[ir.Tensor]) -> list[st.Statement]:
+        """Where the rows of the block's head begin, of tensors that threads read and write; `setting`: of all blocks."""
+        return [st.Let((f"{tensor.name}_at",), (address(setting, tensor),)) for tensor in tensors]
 
     # Products that run
 
