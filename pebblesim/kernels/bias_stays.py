@@ -1,7 +1,7 @@
 """dQ and dB at once: rows of the bias and of dB stay in a block, while the sequences that share them stream past.
 
-`gradient_of_bias` computes dS for dB alone, once more than dQ needs it. Where a block has all keys of its rows, the dS of
-a sequence is all that dQ of these rows is made of, too: so one kernel writes both, and computes dS once.
+`gradient_of_bias` computes dS for dB alone, once more than dQ needs it. Where a block has all keys of its rows, the dS
+of a sequence is all that dQ of these rows is made of, too: so one kernel writes both, and computes dS once.
 """
 
 from __future__ import annotations
@@ -112,4 +112,3 @@ def _moves_bias(node: ir.Node) -> bool:
 def _adds_bias(node: ir.Node) -> TypeGuard[ir.Compute]:
     """Whether a tile of the bias is added to scores."""
     return isinstance(node, ir.Compute) and isinstance(node.expr, ir.Ref) and node.expr.tile.name == BIAS
-

@@ -2,8 +2,8 @@
 
 Contiguous matrices are (heads, rows, columns). Those with strides of their own are (batch, heads, n, columns), and
 where heads of queries share keys, a position has a row of each of these: the copy engine takes these heads for one more
-axis, and brings their rows next to each other, as a block has them. Those with several copies are (batch, copies, heads,
-n, columns).
+axis, and brings their rows next to each other, as a block has them. Those with several copies are (batch, copies,
+heads, n, columns).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Gluon kernels for dQ and dB at once: rows of the bias and of dB stay, while the sequences that share them stream past.
+"""Gluon kernels for dQ and dB at once: rows of the bias and of dB stay, while sequences that share them stream past.
 
 A block has 64 rows of queries and all keys, of which each of two warpgroups has half: their bias in shared memory, and
 their dB in registers. A slot of the ring has all that is read of a sequence. A warpgroup takes its keys tile by tile:
-scores begin as the bias, which is held in float32 and divided by the scale, so that adding it costs nothing; dS is added
-to dB, and multiplied by keys from registers. So each warpgroup has a part of dQ, of its keys. They take turns at adding
-up and writing it: one puts its part into shared memory, and the other, whose turn it is, adds this to its own.
+scores begin as the bias, which is held in float32 and divided by the scale, so that adding it costs nothing; dS is
+added to dB, and multiplied by keys from registers. So each warpgroup has a part of dQ, of its keys. They take turns at
+adding up and writing it: one puts its part into shared memory, and the other, whose turn it is, adds it to its own.
 
 Products of the next tile's scores run while exponentials of this one are taken, and so do those of the last tile's dS.
 """
@@ -19,6 +19,7 @@ from pebblesim.kernels.bias import BIAS
 from pebblesim.kernels.gluon_block import ROWS, Block, Buffer, Handed, filled, freed, loops_of
 from pebblesim.kernels.gluon_boxes import COPY
 from pebblesim.kernels.gluon_roles import Issued, Roles
+from pebblesim.kernels.gluon_scope import RowsValues
 from pebblesim.kernels.products import factors, products
 from pebblesim.kernels.sequences import SEQUENCES
 from pebblesim.kernels.storage import padded
@@ -134,10 +135,19 @@ class Tile:
     product: ir.Compute
 
 
+class GradientsValues(RowsValues):
+    """The values of a warpgroup's tiles: all vectors are of rows of scores."""
+
+    def met(self, expr: ir.Elementwise, values: list[Term], frame: bool) -> list[Term]:
+        """The operands, which are in layouts in which they meet."""
+        return values
+
+
 class GradientsRoles(Roles):
     """Makes the statements of both roles."""
 
     plan: Gradients
+    makes_values = GradientsValues
 
     def __init__(self, setting: Setting, plan: Gradients) -> None:
         super().__init__(setting, plan)

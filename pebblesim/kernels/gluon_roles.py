@@ -75,11 +75,12 @@ class Roles(Lowering):
 
     values: RowsValues
     scope: RowsScope
+    makes_values: type[RowsValues] = RowsValues
 
     def __init__(self, setting: Setting, plan: Block) -> None:
         scope = RowsScope(setting, plan)
         facts = facts_of(setting, plan.launch, held_transposed(plan))
-        super().__init__(RowsValues(scope, facts), RowsPlaces(scope))
+        super().__init__(self.makes_values(scope, facts), RowsPlaces(scope))
         self.plan, self.asking = plan, False  # whether each tile asks if it is cut
         self.running: list[Issued] = []  # products
         self.reserve(*ORDER.split())
@@ -246,7 +247,7 @@ class Roles(Lowering):
         return self.scope.number_of(self.plan.own)
 
     def addresses(self, setting: Setting, tensors: list[ir.Tensor]) -> list[st.Statement]:
-        """Where the rows of the block's head begin, of tensors that threads read and write; `setting`: of all blocks."""
+        """Where the rows of the block's head begin, of tensors that threads move; `setting`: of all blocks."""
         return [st.Let((f"{tensor.name}_at",), (address(setting, tensor),)) for tensor in tensors]
 
     # Products that run

@@ -181,7 +181,7 @@ class RowsValues(Values):
         if len(expr.shape) < 2:
             return values
         width = self.scope.length(expr.shape[0 if frame else 1])
-        if width == (self.scope.plan.across or self.scope.length(self.scope.plan.loop.range)):
+        if width == self.scope.length(self.scope.plan.loop.range):
             return values
         return [
             value

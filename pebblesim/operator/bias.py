@@ -301,7 +301,7 @@ def backward(
     dL = None if grad_L is None else grad_L[:, :, queries].reshape(L.shape).contiguous()
     made_of = dict(zip(("dQ", "dK", "dV"), room, strict=True))
     dQ = made_of.pop("dQ")
-    at_once = dB is not None and _at_once(pairs, asked, dB)
+    at_once = dB is not None and _at_once(pairs, asked, dO, dB)
     kernel, results = (OF_V, {}) if at_once else (OF_QUERIES, {"dQ": dQ})
     given["v"] = v = _run(kernel, pairs, asked.scale, given, results, dL)["v"].view(L.shape)
     which = OF_KEYS
@@ -315,11 +315,11 @@ def backward(
             each.copy_(taken[..., : each.shape[3]])
 
 
-def _at_once(pairs: Met, asked: Limits, dB: Tensor) -> bool:
+def _at_once(pairs: Met, asked: Limits, dO: Tensor, dB: Tensor) -> bool:
     """Whether dQ and dB are computed by one kernel: on cards that it is for, where it is faster by the forecast."""
-    Q, K = pairs.Q, pairs.K
-    lost = pairs.band is not None or asked.scale <= 0 or dB.shape[1] > 1 or gluon_lost()
-    if lost or any(not stride and length > 1 for x in (Q, K, pairs.V) for stride, length in zip(x.stride(), x.shape)):
+    Q, K, matrices = pairs.Q, pairs.K, (pairs.Q, pairs.K, pairs.V, dO)
+    repeated = any(n > 1 and not step for x in matrices for n, step in zip(x.shape, x.stride(), strict=True))
+    if pairs.band is not None or asked.scale <= 0 or dB.shape[1] > 1 or repeated or gluon_lost():
         return False
     width = max(Q.shape[3], pairs.V.shape[3])
     sizes = forecast_of_bias.Sizes(Q.shape[0], pairs.sharing, Q.shape[1], Q.shape[2], K.shape[2], width)
@@ -352,7 +352,8 @@ def _write_dB(
 ) -> None:
     """Write dB, in the shape of the bias: kernels sum over sequences, and PyTorch over heads, rows and columns.
 
-    `dQ`: where it is written, too, at once. Groups with a bias of their own are computed some at a time where their tables would take too much memory.
+    Groups with a bias of their own are computed some at a time where their tables would take too much memory. `dQ`:
+    where it is written, too, at once.
     """
     (batch, heads, n_q, _), n_k = pairs.Q.shape, pairs.K.shape[2]
     in_turn = dB.shape[1] > 1  # neighbours in the batch have a bias of their own
@@ -398,9 +399,7 @@ def _write_dB(
             part.copy_(found) if several or first == 0 else part.add_(found)
 
 
-def _with_dQ(
-    pairs: Met, scale: float, streams: Streams, some: slice, bias: Tensor, dQ: Tensor, parts: int
-) -> Tensor:
+def _with_dQ(pairs: Met, scale: float, streams: Streams, some: slice, bias: Tensor, dQ: Tensor, parts: int) -> Tensor:
     """Write dQ of some groups, (groups, sequences, heads, n_q, d), and return their dB in float32, by one kernel.
 
     Of more keys than its blocks have, dQ has a part from as many keys each, which are added up in order.

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from pebblesim.advice.cards import Card
 from pebblesim.advice.forecast import launch_forecast
 from pebblesim.advice.launch_costs import costs_of
+from pebblesim.kernels.bias_stays import OF_PART, SPAN
 from pebblesim.kernels.domains import HOPPER
 from pebblesim.kernels.gluon import gluon
 from pebblesim.kernels.readings import read
-from pebblesim.kernels.bias_stays import OF_PART, SPAN
 from pebblesim.kernels.sequences import SEQUENCES
 from pebblesim.kernels.triton import triton
 from pebblesim.language.masks import Band

@@ -7,10 +7,8 @@ from typing import Any
 
 import gluon_interpreter
 import numpy as np
-import pytest
 from hypothesis import given, settings, strategies as st
 
-from pebblesim.core.errors import UsageError
 from pebblesim.kernels.bias import biased
 from pebblesim.kernels.bias_stays import OF_PART, SPAN, gradients_at_once
 from pebblesim.kernels.gluon import gluon
