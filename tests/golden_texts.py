@@ -140,7 +140,17 @@ class AtOnce:
         schedule = get("backward-two-pass-blocked")
         assert schedule.problem.rectangle is not None
         program = gradients_at_once(biased(schedule.in_dims(schedule.problem.rectangle.dims).program))
-        sizes = {"n_q": self.n, "n_k": self.n, "d_k": 32, "d_v": 32, "R": 2, OF_PART: 1, "B_r": 64, SPAN: 128, "b_c": 32}
+        sizes = {
+            "n_q": self.n,
+            "n_k": self.n,
+            "d_k": 32,
+            "d_v": 32,
+            "R": 2,
+            OF_PART: 1,
+            "B_r": 64,
+            SPAN: 128,
+            "b_c": 64,
+        }
         return gluon(program, sizes, scale=0.125, shared=1).text
 
 

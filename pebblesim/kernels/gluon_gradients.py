@@ -1,12 +1,13 @@
 """Gluon kernels for dQ and dB at once: rows of the bias and of dB stay, while sequences that share them stream past.
 
-A block has 64 rows of queries and all keys, of which each of two warpgroups has half: their bias in shared memory, and
-their dB in registers. A slot of the ring has all that is read of a sequence. A warpgroup takes its keys tile by tile:
-scores begin as the bias, which is held in float32 and divided by the scale, so that adding it costs nothing; dS is
-added to dB, and multiplied by keys from registers. So each warpgroup has a part of dQ, of its keys. They take turns at
-adding up and writing it: one puts its part into shared memory, and the other, whose turn it is, adds it to its own.
+A block has 64 rows of queries and all keys, of which each of two or three warpgroups has a part: their bias in shared
+memory, and their dB in registers. A slot of the ring has all that is read of a sequence. A warpgroup takes its keys
+tile by tile: scores begin as the bias, which is held in float32 and divided by the scale, so that adding it costs
+nothing; dS is added to dB, and multiplied by keys from registers while the next tile's scores are computed.
 
-Products of the next tile's scores run while exponentials of this one are taken, and so do those of the last tile's dS.
+So each warpgroup has the part of dQ of its keys. The last one puts it into shared memory, each other adds its own to
+what is there, and the first writes the sum. It waits for the others alone: these go on with the next sequence, so that
+one takes exponentials while another waits for its products.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ from pebblesim.kernels.triton_ranges import Setting
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
 
-SHARES = 2
-"""Warpgroups that divide the keys of a block."""
+SHARES = {64: 2, 32: 3}
+"""Warpgroups that divide the keys of a block, by the keys of a tile: three have registers for small ones."""
 
 TURN = "turn"
 """The name of the number of a sequence, from the first of its part on."""
@@ -83,20 +84,21 @@ def gradients_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Gradients | No
     (write,) = (node for node in launch.block if isinstance(node, ir.Write))
     *_, product = products(keys.body)
     side = ir.length(keys.range.block, sizes)
-    tiles, left = divmod(ir.length(span.block, sizes), SHARES * side)
+    shares = SHARES.get(side, 2)
+    tiles, left = divmod(ir.length(span.block, sizes), shares * side)
     if left or ir.length(rows.block, sizes) != ROWS:
         return None
     result = product.target.tile
     room = (1, ROWS, padded(result.ranges[1], sizes))
-    part = Handed(result, "dQ_part", "dQ_part", room, 1, "of the keys of one warpgroup", reduced="sum")
+    part = Handed(result, "dQ_part", "dQ_part", room, 1, "of the keys of some warpgroups", reduced="sum")
     return Gradients(
         **{**vars(loops), "grid": (rows, span)},
-        warpgroups=SHARES,
-        shares=SHARES,
+        warpgroups=shares,
+        shares=shares,
         sides={rows: ROWS},
         across=side,
         stages=stages,
-        buffers=dict(_buffers([*loops.loop.body, *keys.body], keys, SHARES * tiles, sizes, stages)),
+        buffers=dict(_buffers([*loops.loop.body, *keys.body], keys, shares, tiles, sizes, stages)),
         handed=(part,),
         keys=keys,
         tiles=tiles,
@@ -108,7 +110,7 @@ def gradients_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Gradients | No
 
 
 def _buffers(
-    nodes: Iterable[ir.Node], keys: ir.Loop, tiles: int, sizes: ir.Sizes, stages: int
+    nodes: Iterable[ir.Node], keys: ir.Loop, shares: int, tiles: int, sizes: ir.Sizes, stages: int
 ) -> Iterator[tuple[ir.Tile, Buffer]]:
     """The rings: of a sequence the rows and vectors of the block, and all tiles of keys; with the barriers of one."""
     first: str | None = None
@@ -118,9 +120,8 @@ def _buffers(
         of_keys = rng is keys.range
         rows, width = ir.length(rng.block, sizes), padded(columns[0], sizes) if columns else 1
         name = f"{node.tensor.name}_{rng.name}" + ("" if columns else "_ring")
-        slots = stages * (tiles if of_keys else 1)
-        down = tiles if of_keys else 1
-        yield node.tile, Buffer(name, node, slots, rows, width, True, first, stages, SHARES, down)
+        down = shares * tiles if of_keys else 1
+        yield node.tile, Buffer(name, node, stages * down, rows, width, True, first, stages, shares, down)
         first = first or name
 
 
@@ -168,7 +169,7 @@ class GradientsRoles(Roles):
     def grid(self) -> tuple[list[str], str]:
         """A block for each tile of rows, and for each head and part of the sequences."""
         keys = self.setting.size(self.plan.keys.range.dim)
-        most = SHARES * self.plan.tiles * self.plan.side
+        most = self.plan.shares * self.plan.tiles * self.plan.side
         lines = [
             f"    parts = {self.plan.sums.name}_ptr.shape[1]  # of the sequences, each with a dB of its own",
             f"    if {keys} > {most}:",
@@ -207,10 +208,11 @@ class GradientsRoles(Roles):
 
     def allocated(self) -> list[st.Room]:
         """The statements that take shared memory; the bias lies there as threads have it in registers."""
-        shape = (SHARES * self.plan.tiles, ROWS, self.plan.side)
+        shape = (self.plan.shares * self.plan.tiles, ROWS, self.plan.side)
         layout = own("gl.SharedLinearLayout", _as_in_registers(self.plan.side))
         room = st.Allocate("bias_of_all", "float32", shape, layout, f"line {self.plan.bias.line}: stays")
-        return [*super().allocated(), room]
+        made = [each for each in super().allocated() if f"{self.part.name}_full" not in getattr(each, "names", ())]
+        return [*made, st.Barriers((f"{self.part.name}_full",), self.plan.shares, (1,)), room]
 
     def loading(self) -> list[st.Statement]:
         """All that is read of a sequence, for each of the block's part."""
@@ -263,9 +265,9 @@ class GradientsRoles(Roles):
             st.Let(("at_j",), (self._columns(at),)),
             st.Copy(held, node.tensor, place, all_of(where), NOTHING, line=node.line),
             st.Map(held, only(held.to(Word("float32")) * (1.0 / scale), there, left_out)),
-            *st.put(room, held),
-        ]
-        self.say(st.For("k", ZERO, Number(self.plan.tiles), tuple(body), unrolled=True))
+            st.Put(room, held),
+        ]  # with one fence for all of them, so that all loads are on their way at once
+        self.say(st.For("k", ZERO, Number(self.plan.tiles), tuple(body), unrolled=True), st.Fence())
 
     def _rows(self) -> Term:
         return self.scope.index(self.plan.own).along("[:, None]")
@@ -331,50 +333,34 @@ class GradientsRoles(Roles):
         return node.target.tile is self.plan.sums or any(ref.tile is self.plan.bias.tile for ref in ir.refs(node.expr))
 
     def _tiles(self, made: list[Tile]) -> None:
-        """The tiles of keys: two products are on their way while exponentials of one are taken."""
-        self._issue(made[0], made[0].scores)
-        for before, now, behind in zip([None, *made], made, [*made[1:], None], strict=False):
-            self._issue(now, now.gradient)
-            if before is not None:
-                self._issue(before, before.product)
-            self.settle(now.scores.target.tile)
-            if behind is not None:
-                self._issue(behind, behind.scores)
-            for node in now.others:
+        """The tiles of keys; the product of dQ is waited for with the scores of the next tile."""
+        for tile in made:
+            self.tile_now = tile.number
+            self.compute(tile.scores)
+            self.compute(tile.gradient)
+            self.settle(tile.scores.target.tile)
+            for node in tile.others:
                 self.compute(node)
-            self._add(now, before is not None)
-        self._issue(made[-1], made[-1].product)
-        self._settle_rows(made[-1])
+            self._add(tile)
+            self.compute(tile.product)
+        self.settle(self.plan.rows)
 
-    def _issue(self, tile: Tile, node: ir.Compute) -> None:
-        self.tile_now = tile.number
-        self.compute(node)
-
-    def _add(self, tile: Tile, behind_another: bool) -> None:
-        """Add dS to dB, and make it an operand.
-
-        dB is named in the wait for another product: else the compiler adds all tiles at the end, and until then keeps
-        what they are made of.
-        """
+    def _add(self, tile: Tile) -> None:
+        """Add dS to dB, and make it an operand."""
         left = factors(tile.product).left.tile
         held = self.values.held(left)
         self.say(st.Map(self.sums[tile.number], held, more=True, line=tile.product.line))
-        if behind_another:
-            self._settle_rows(tile)
         name = Name(self.scope.names.new(f"{left.name}_16"))
-        layout = call("DotOperandLayout", 0, self.scope.layout(self.plan.handed[0].shape[-1]), 2)
+        layout = call("DotOperandLayout", 0, self.scope.layout(self.part.shape[-1]), 2)
         self.say(st.Let((name.id,), (call("convert_layout", self.values.in_words(held), layout),)))
         self.operands[left] = name
 
-    def _settle_rows(self, tile: Tile) -> None:
-        """Wait for the product of dQ that runs, with the tile of dB that was added to last."""
-        at = self.issued(self.plan.rows) - 1
-        running = self.running[at]
-        self.running[at] = replace(running, kept=(*running.kept, self.sums[tile.number]))
-        self.settle(self.plan.rows)
-
     def compute(self, node: ir.Compute) -> None:
-        """Compute a tile, once the products that it needs are there."""
+        """Compute a tile, once the products that it needs are there.
+
+        dB is named in the wait for the product of dQ: else the compiler adds all tiles at the end of a sequence, and
+        until then keeps what they are made of.
+        """
         product = isinstance(node.expr, ir.MatMul)
         if not product:
             for tile in (node.target.tile, *(ref.tile for ref in ir.refs(node.expr))):
@@ -382,8 +368,8 @@ class GradientsRoles(Roles):
         super().compute(node)
         if product:
             of_rows = node.target.tile is self.plan.rows
-            operand = (self.operands[factors(node).left.tile],) if of_rows else ()
-            self.running.append(Issued(node.target.tile, (self.values.held(node.target.tile), *operand), ()))
+            kept = (self.operands[factors(node).left.tile], self.sums[self.tile_now]) if of_rows else ()
+            self.running.append(Issued(node.target.tile, (self.values.held(node.target.tile), *kept), ()))
 
     def multiply(self, to: Held, onto: Term | None, node: ir.Compute, frame: bool) -> None:
         """Issue a product with the tile of keys; scores begin as the bias."""
@@ -401,20 +387,23 @@ class GradientsRoles(Roles):
     # What is written
 
     def write(self, node: ir.Write) -> None:
-        """Write dQ of a sequence, whose turn it is, or dB."""
+        """Write dQ of a sequence, the sum of all warpgroups' parts, or dB."""
         if node.tile is self.plan.sums:
             self._write_sums(node)
             return
-        held, turn = self.values.held(node.tile), term(TURN) & 1
-        room = Name(self.part.room).index(0)
-        with self.apart() as mine:
-            self.say(st.Wait(filled(self.part.name, 0), turn))
-            of_other = room.call("load", self.scope.layout(self.part.shape[-1]))
-            self.say(st.Map(held, of_other, more=True), *self._address(node))
-            super().write(node)
+        held, turn, last = self.values.held(node.tile), term(TURN) & 1, self.plan.shares - 1
+        room, w = Name(self.part.room).index(0), term("w")
         with self.apart() as others:
-            self.hand(self.part, 0, room, held)
-        self.say(st.When(turn.equals("w"), tuple(mine), tuple(others)))
+            of_others = room.call("load", self.scope.layout(self.part.shape[-1]))
+            self.say(st.Wait(filled(self.part.name, w + 1), turn), st.Map(held, of_others, more=True))
+        free = st.Wait(filled(self.part.name, 0), turn ^ 1)
+        self.say(st.When(w.equals(last), (free,), tuple(others)))
+        with self.apart() as first:
+            self.say(st.Arrive(filled(self.part.name, 0)), *self._address(node))
+            super().write(node)
+        with self.apart() as behind:
+            self.hand(self.part, w, room, held)
+        self.say(st.When(w.equals(0), tuple(first), tuple(behind)))
 
     def _address(self, node: ir.Write) -> list[st.Statement]:
         """Where the rows of a sequence's dQ begin."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from pebblesim.advice.tiles import Tiling
 from pebblesim.kernels.bias import biased, gradient_of_bias
 from pebblesim.kernels.bias_stays import OF_PART, SPAN, gradients_at_once
+from pebblesim.kernels.gluon_gradients import SHARES
 from pebblesim.kernels.sequences import together
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Init, Loop, Program, Read, Write, walk
@@ -68,9 +69,9 @@ TILINGS: Mapping[tuple[str, int], Tilings] = {
 FORWARD, OF_QUERIES, OF_KEYS, OF_BIAS, ACROSS, OF_V, AT_ONCE = range(7)
 """Passes: O; dQ; dK and dV; dB; dK and dV with a transpose of the bias; and v alone, before dQ and dB at once."""
 
-SIDE, SHARES, MOST_KEYS, MOST_WIDTH = 32, 2, 384, 32
-"""Of the kernel of dQ and dB at once: keys of a tile, warpgroups that divide keys, and the most keys of a block and
-columns of a head, for which registers and shared memory are enough."""
+SIDE, MOST_KEYS, MOST_WIDTH = 64, 384, 32
+"""Of the kernel of dQ and dB at once: keys of a tile, and the most keys of a block and columns of a head, for which
+registers and shared memory are enough."""
 
 
 def kernels_of(which: int, words: str, width: int) -> Kernels:
@@ -81,16 +82,16 @@ def kernels_of(which: int, words: str, width: int) -> Kernels:
 
 def spans(n_k: int) -> list[slice]:
     """The keys of each launch of the kernel of dQ and dB at once: as many in each."""
-    tile, launches = SIDE * SHARES, -(-n_k // MOST_KEYS)
+    tile, launches = SIDE * SHARES[SIDE], -(-n_k // MOST_KEYS)
     each = -(-n_k // (launches * tile)) * tile
     return [slice(first, min(first + each, n_k)) for first in range(0, n_k, each)]
 
 
 def at_once(n_k: int) -> Kernels:
     """The kernel of dQ and dB at once for up to so many keys, with tiles for these."""
-    tile = SIDE * SHARES
+    tile = SIDE * SHARES[SIDE]
     blocks = {OF_PART: 1, "B_r": 64, SPAN: -(-n_k // tile) * tile, "b_c": SIDE}
-    return Kernels(Tiling("backward-two-pass-blocked", blocks, 4 * (SHARES + 1), 2, gluon=True))
+    return Kernels(Tiling("backward-two-pass-blocked", blocks, 4 * (SHARES[SIDE] + 1), 2, gluon=True))
 
 
 def launched(tiling: Tiling) -> dict[str, Any]:
