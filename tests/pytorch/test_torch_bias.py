@@ -333,7 +333,7 @@ def test_kernels_move_the_words_that_are_counted(interpreted: None, form: str, p
     assert shared
 
 
-@pytest.mark.parametrize(("form", "parts", "most"), [("of all", 1, 384), ("of groups", 2, 384), ("of all", 3, 64)])
+@pytest.mark.parametrize(("form", "parts", "most"), [("of all", 1, 384), ("of groups", 2, 384), ("of all", 3, 128)])
 @pytest.mark.parametrize("sides", [(True, True, True), (False, False, True)])
 def test_dQ_and_dB_by_one_kernel(
     interpreted: None, form: str, parts: int, most: int, sides: Any, monkeypatch: Any
@@ -342,7 +342,7 @@ def test_dQ_and_dB_by_one_kernel(
     monkeypatch.setattr(kernels, "_at_once", lambda *given: True)
     monkeypatch.setattr(kernels, "_parts", lambda *given: parts)
     monkeypatch.setattr(programs_of_bias, "MOST_KEYS", most)
-    n_q, n_k, heads = 37, 75, 2
+    n_q, n_k, heads = 37, 139, 2
     launched = Counter[int]()
     run = kernels._run
 
