@@ -53,10 +53,8 @@ def described(text: str, launch: str, kind: Any, layouts: Any) -> dict[str, str]
     asked = r"(\w+) = (tiles|vectors|sums|pairs|copies|numbers)_of\(\w+, (.*)\)\n"
     for name, made, sides in re.findall(asked, before):
         rows, width, *several = (int(side) if side.isdecimal() else 0 for side in sides.split(", "))
-        shapes = {"pairs": [rows, width], "copies": [1, 1, 1, rows, width]} | dict.fromkeys(
-            ("vectors", "numbers"), [1, width]
-        )
-        shape = shapes.get(made, [1, rows, width])
+        shapes = {"pairs": [rows, width], "copies": [1, 1, 1, rows, width]}
+        shape = [1, width] if made in ("vectors", "numbers") else shapes.get(made, [1, rows, width])
         if made == "tiles" and apart:
             of_one = [max(rows // several[0], 1), min(rows, several[0])] if several else [rows]
             shape = [1, 1, *of_one, width]
