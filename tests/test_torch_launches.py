@@ -1,7 +1,7 @@
 """What a call asks of the host: launches, fills, copies, operations of PyTorch, and pieces of memory, by kind of call.
 
 A stand-in for the driver takes the commands of passes that are made again, as a card would; `python
-tests/test_torch_launches.py` prints the table of docs/kernels.md.
+tests/test_torch_launches.py` prints the table of docs/host-time.md.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:Implicitly cleaning up:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
 
-PAGE = ROOT / "docs" / "kernels.md"
+PAGE = ROOT / "docs" / "host-time.md"
 
 KINDS: dict[str, tuple[int, int, int, int, bool]] = {
     **{f"n = {n}, d = {d}, causal": (2, 8, n, d, False) for d in (64, 128, 256, 512) for n in (512, 511)},

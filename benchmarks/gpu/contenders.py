@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -41,8 +42,9 @@ def contenders(torch: Any, shape: Shape, flex: str = "masks", peers: tuple[str, 
         found["flex"] = by_flex(torch, shape)
     if "ffpa" in peers and 256 < shape.d <= 1024 and shape.mask in ("none", "causal"):
         found |= {f"ffpa {backend}": by_ffpa(shape, backend) for backend in ("cutedsl", "triton")}
-    if "flash-attn" in peers and shape.d <= 256:
-        found["flash-attn"] = by_flash_attention(torch, shape)
+    for name in ("flash-attn", "flash-attn-4"):
+        if name in peers and shape.d <= 256:
+            found[name] = by_flash_attention(torch, shape, name)
     return found
 
 
@@ -123,19 +125,23 @@ def by_ffpa(shape: Shape, backend: str) -> Call:
     return partial(ffpa_attn_func, **rest, forward_backend=backend, backward_backend=backend)
 
 
-def by_flash_attention(torch: Any, shape: Shape) -> Call:
-    """FlashAttention from the package flash-attn, which wants tokens before heads."""
-    from flash_attn import flash_attn_func, flash_attn_varlen_func
-
+def by_flash_attention(torch: Any, shape: Shape, package: str) -> Call:
+    """FlashAttention from the package flash-attn, or flash-attn-4 in the CuTe DSL, which want tokens before heads."""
+    os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")  # read when the package is imported
+    flash = importlib.import_module("flash_attn.cute" if package == "flash-attn-4" else "flash_attn")
     starts = torch.tensor(shape.starts, dtype=torch.int32, device="cuda")
     longest = max((b - a for a, b in zip(shape.starts, shape.starts[1:], strict=False)), default=0)
-    window = (shape.left, 0) if shape.mask == "window" else (-1, -1)
+    window = {"window_size": (shape.left, 0)} if shape.mask == "window" else {}
+    lengths = {"cu_seqlens_q": starts, "cu_seqlens_k": starts, "max_seqlen_q": longest, "max_seqlen_k": longest}
+
+    def alone(made: Any) -> Any:
+        return made[0] if isinstance(made, tuple) else made
 
     def call(Q: Any, K: Any, V: Any) -> Any:
         if shape.mask == "packed":
             q, k, v = (each[0].transpose(0, 1) for each in (Q, K, V))
-            return flash_attn_varlen_func(q, k, v, starts, starts, longest, longest, causal=True).transpose(0, 1)[None]
+            return alone(flash.flash_attn_varlen_func(q, k, v, **lengths, causal=True)).transpose(0, 1)[None]
         q, k, v = (each.transpose(1, 2) for each in (Q, K, V))
-        return flash_attn_func(q, k, v, causal=shape.mask != "none", window_size=window).transpose(1, 2)
+        return alone(flash.flash_attn_func(q, k, v, causal=shape.mask != "none", **window)).transpose(1, 2)
 
     return call

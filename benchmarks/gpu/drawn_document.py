@@ -10,55 +10,70 @@ from drawn_report import BEHIND, WAYS, host_table, least, loaded, mean, picture,
 from drawn_shapes import Shape
 
 ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+ATTENTION, HOST_TIME, RACE = (ROOT / "docs" / f"{page}.md" for page in ("attention", "host-time", "race"))
 
 MOST_FFPA = 6
 """Shapes above d = 256 that are shown beside FFPA's kernels: those with the most operations."""
 
 
 def document(folder: Path) -> None:
-    """Write the picture, the tables of docs/kernels.md, and the figures of README.md and docs/attention.md anew."""
-    rows, host = loaded(folder, "race"), loaded(folder, "host")
-    kernels, readme, attention = ROOT / "docs/kernels.md", ROOT / "README.md", ROOT / "docs/attention.md"
-    if rows:
+    """Write the picture, the tables of docs/race.md and docs/host-time.md, and the figures that sentences repeat."""
+    if rows := loaded(folder, "race"):
         picture(folder, ROOT / "docs/pictures/drawn_race.png")
-        for part, lines in (("ratios", _ratios(rows)), ("behind", _behind(rows)), ("ffpa", _ffpa(rows))):
-            _put(kernels, rf"(<!-- race: {part} -->\n\n).*?(\n\n<!-- end -->)", "\n".join(lines))
-        span = r"from [\d.]+ to [\d.]+ times on single shapes"
-        mean_of = r"times as long as ours in the geometric mean, and"
-        forward = rf"Forward, the fastest other kernel takes [\d.]+ {mean_of} {span}"
-        both = rf"With gradients, it takes [\d.]+ {mean_of} {span}"
-        _put(readme, r"(was measured on )\d+( \[shapes drawn by seeds\])", f"{len(rows)}")
-        found = [[ratio for ratio, _, _ in ratios(rows, way)] for way in WAYS]
-        one, other = ((mean(each), f"from {each[0]:.2f} to {each[-1]:.2g} times on single shapes") for each in found)
-        _put(
-            readme,
-            rf"(){forward}\.\n{both}()",
-            f"Forward, the fastest other kernel takes {one[0]:.2f} {mean_of} {one[1]}.\n"
-            f"With gradients, it takes {other[0]:.2f} {mean_of} {other[1]}",
-        )
-        spans = (_span_of_ffpa(rows, way) for way in WAYS)
-        asked = r"[\d.]+ to [\d.]+"
-        _put(
-            readme,
-            rf"(its Triton kernels take )\s*{asked} times as long as ours forward,\s+and {asked}( with gradients)",
-            "{} times as long as ours forward, and {}".format(*spans),
-        )
+        parts = {"ratios": _ratios(rows), "behind": _behind(rows), "alone": _behind_alone(rows), "ffpa": _ffpa(rows)}
+        for part, lines in parts.items():
+            _put_table("race", part, lines)
+        for page in (README, RACE):
+            _put_means(page, rows)
+        _put(README, r"(was measured on )\d+( \[shapes drawn by seeds\])", f"{len(rows)}")
     if groups := loaded(folder, "groups"):
-        _put(kernels, r"(<!-- race: groups -->\n\n).*?(\n\n<!-- end -->)", "\n".join(_groups(groups)))
+        _put_table("race", "groups", _groups(groups))
     if first := loaded(folder, "first"):
-        _put(kernels, r"(<!-- race: first -->\n\n).*?(\n\n<!-- end -->)", "\n".join(_first(first)))
-    if host:
-        lines = host_table(host, loaded(folder, "host_before"))
-        _put(kernels, r"(<!-- race: host -->\n\n).*?(\n\n<!-- end -->)", "\n".join(lines))
-        known = [row for row in host if "ours" in row and least(row, "forward") and not row["key"].startswith("new")]
-        said = ",\n  ".join(
-            f"{way} {_span(row['ours'][way] for row in known)} µs, where PyTorch takes "
-            f"{_span(best for row in known if (best := least(row, way)))}"
-            for way in ("forward", "backward")
-        )
-        span = r"\d+ to \d+"
-        each = rf"{span} µs, where PyTorch takes {span}"
-        _put(attention, rf"()forward {each},\s+backward {each}()", said)
+        _put_table("host-time", "first", _first(first))
+    if host := loaded(folder, "host"):
+        _put_table("host-time", "host", host_table(host, loaded(folder, "host_before")))
+        for page in (ATTENTION, HOST_TIME):
+            _put_spans(page, host)
+
+
+def _put_table(page: str, part: str, lines: list[str]) -> None:
+    """Write the lines between the marks of a part of a page."""
+    _put(ROOT / f"docs/{page}.md", rf"(<!-- race: {part} -->\n\n).*?(\n\n<!-- end -->)", "\n".join(lines))
+
+
+def _put_means(page: Path, rows: list[dict[str, Any]]) -> None:
+    """Write the sentences of the means, with launches, and the one of FFPA, on the card alone."""
+    span = r"from [\d.]+ to [\d.]+ times on single shapes"
+    mean_of = "times as long as ours in the geometric mean, and"
+    found = [[ratio for ratio, _, _ in ratios(rows, way)] for way in WAYS]
+    one, other = ((mean(each), f"from {each[0]:.2f} to {each[-1]:.2g} times on single shapes") for each in found)
+    _put(
+        page,
+        rf"()Forward, the fastest other kernel takes [\d.]+ {mean_of} {span}\.\n"
+        rf"With gradients, it takes [\d.]+ {mean_of} {span}()",
+        f"Forward, the fastest other kernel takes {one[0]:.2f} {mean_of} {one[1]}.\n"
+        f"With gradients, it takes {other[0]:.2f} {mean_of} {other[1]}",
+    )
+    asked = r"[\d.]+ to [\d.]+"
+    _put(
+        page,
+        rf"(its Triton kernels take )\s*{asked} times as long as ours forward,\s+and {asked}( with gradients)",
+        "{} times as long as ours forward, and {}".format(*(_span_of_ffpa(rows, way) for way in WAYS)),
+    )
+
+
+def _put_spans(page: Path, host: list[dict[str, Any]]) -> None:
+    """Write the least and the largest CPU time of calls of known lengths."""
+    known = [row for row in host if "ours" in row and least(row, "forward") and not row["key"].startswith("new")]
+    said = ",\n  ".join(
+        f"{way} {_span(row['ours'][way] for row in known)} µs, where PyTorch takes "
+        f"{_span(best for row in known if (best := least(row, way)))}"
+        for way in ("forward", "backward")
+    )
+    span = r"\d+ to \d+"
+    each = rf"{span} µs, where PyTorch takes {span}"
+    _put(page, rf"()forward {each},\s+backward {each}()", said)
 
 
 def _groups(rows: list[dict[str, Any]]) -> list[str]:
@@ -165,6 +180,17 @@ def _behind(rows: list[dict[str, Any]]) -> list[str]:
                 ours, theirs = row[way]["ours"], row[way][who]
                 alone, host = theirs["card_us"] / ours["card_us"], f"{ours['host_us']:.0f} / {theirs['host_us']:.0f}"
                 lines.append(f"| {row['shape']} | {name} | {ratio:.2f} | {alone:.2f} | {host} | {who} |")
+    return lines
+
+
+def _behind_alone(rows: list[dict[str, Any]]) -> list[str]:
+    """Every shape that is behind on the card alone."""
+    lines = ["| shape | pass | on the card alone | ours / theirs, µs | best other |", "| --- " * 5 + "|"]
+    for way, name in WAYS.items():
+        for ratio, who, row in ratios(rows, way, "card_us"):
+            if ratio < BEHIND:
+                times = " / ".join(f"{row[way][each]['card_us']:,.0f}" for each in ("ours", who))
+                lines.append(f"| {row['shape']} | {name} | {ratio:.2f} | {times} | {who} |")
     return lines
 
 

@@ -15,6 +15,7 @@ the same of a card that waits for no launch; `host_us` what the host takes while
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import time
 import warnings
@@ -27,6 +28,9 @@ from typing import Any
 
 WAYS = ("forward", "both")
 
+PEERS = {"ffpa": "ffpa_attn", "flash-attn": "flash_attn", "flash-attn-4": "flash_attn"}
+"""Modules of packages that race where they are installed."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -34,7 +38,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, nargs="*", default=[1])
     parser.add_argument("--shapes", type=int, default=40, help="how many of each seed")
     parser.add_argument("--time-limit", type=float, default=600.0, help="seconds after which nothing new is begun")
-    parser.add_argument("--peer", action="append", default=[], choices=("ffpa", "flash-attn"))
+    parser.add_argument("--peer", action="append", default=[], choices=PEERS)
     parser.add_argument("--flex", choices=("masks", "all", "none"), default="none", help="where FlexAttention races")
     parser.add_argument("--workers", type=int, default=12, help="processes that compile kernels before the race")
     parser.add_argument("--mask", choices=("none", "causal", "window", "packed"), help="shapes with this mask alone")
@@ -59,6 +63,9 @@ def main() -> None:
         if asked.picture:
             picture(asked.output, asked.picture)
         return
+    for peer in asked.peer:
+        if importlib.util.find_spec(PEERS[peer]) is None:
+            parser.error(f"{peer} is not installed; python -m pip install {peer.replace('ffpa', 'ffpa-attn')}")
     warnings.simplefilter("ignore")  # PyTorch's, of kernels that do not take a call
     asked.output.mkdir(parents=True, exist_ok=True)
     part, rows = "race", race
@@ -89,7 +96,8 @@ def race(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     wanted = [each for each in named.items() if each[0] not in known and asked.mask in (None, each[1].mask)]
     began = time.monotonic()
     with ProcessPoolExecutor(max(1, asked.workers), get_context("spawn")) as pool:
-        made = sum(pool.map(compiled, [each for _, each in wanted[: MOST_COMPILED if asked.workers else 0]]))
+        shapes = [each for _, each in wanted[: MOST_COMPILED if asked.workers else 0]]
+        made = sum(pool.map(partial(compiled, peers=tuple(asked.peer)), shapes))
     print(f"compiled for {made} shapes in {time.monotonic() - began:.0f} s", flush=True)
     for key, shape in wanted:
         if time.monotonic() > asked.until:
@@ -107,26 +115,32 @@ def race(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
 AGAIN = 3
 """Calls of which the last one's errors count: ours is then one that is made again."""
 
+KEPT = ("ours", "flash-attn-4")
+"""Contenders that compile kernels at their first call, and keep them on disk."""
+
 MOST_COMPILED = 120
 """Shapes whose kernels are compiled before the race."""
 
 
-def compiled(shape: Any) -> int:
-    """Make both passes of a shape once, so that Triton's cache on disk holds our kernels; 1 if it went well."""
+def compiled(shape: Any, peers: tuple[str, ...]) -> int:
+    """Make both passes of a shape once, so that caches on disk hold our kernels, and others; 1 if ours ran."""
     import torch
-    from contenders import ours
+    from contenders import contenders
     from drawn_shapes import tensors
 
-    try:
-        x, dO = tensors(torch, shape)
-        step(torch, "both", ours(torch, shape), x, dO)
-        torch.cuda.synchronize()
-    except Exception as error:  # the race says what it is
-        print(shape, str(error)[:200], flush=True)
-        return 0
+    x, dO = tensors(torch, shape)
+    found, done = contenders(torch, shape, "none", peers), 0
+    for name, attend in found.items():
+        if name in KEPT:
+            try:
+                step(torch, "both", attend, x, dO)
+                torch.cuda.synchronize()
+                done |= name == "ours"
+            except Exception as error:  # the race says what it is
+                print(shape, name, str(error)[:200], flush=True)
     del x, dO
     torch.cuda.empty_cache()
-    return 1
+    return done
 
 
 def raced(torch: Any, shape: Any, asked: Any) -> dict[str, Any]:

@@ -146,7 +146,7 @@ def picture(folder: Path, file: Path) -> None:
         values = [ratio for ratio, _, _ in found]
         axis.axhline(1, color="0.5", linewidth=1)
         axis.axhline(mean(values), color="0.2", linewidth=1, linestyle="--")
-        axis.set(xscale="log", yscale="log", ylabel="time of the best other ÷ ours")
+        axis.set(xscale="log", yscale="log", ylabel="time of the best other ÷ ours\n(above 1 ours are faster)")
         axis.set_title(f"{name}: geometric mean {mean(values):.2f}, least {values[0]:.2f}", fontsize=10)
         axis.set_yticks(TICKS, [f"{each:g}" for each in TICKS])
         axis.minorticks_off()

@@ -1,4 +1,4 @@
-"""Measure the grid of docs/kernels.md on this GPU: `python benchmarks/gpu/grid.py -o FOLDER`.
+"""Measure the grid of docs/rates.md on this GPU: `python benchmarks/gpu/grid.py -o FOLDER`.
 
 Writes FOLDER/ceilings.jsonl (what the card's memories and tensor cores reach) and FOLDER/grid.jsonl (our kernels for
 many queries, and PyTorch's, over d and n), a line for each as it is measured; run again, it goes on where it was

@@ -1,4 +1,4 @@
-"""The races of docs/kernels.md beside the grid: long sequences, and the causal mask.
+"""The races of docs/rates.md beside the grid: long sequences, and the causal mask.
 
 python benchmarks/gpu/races.py -o benchmarks/gpu/race.jsonl
 """

@@ -1,4 +1,8 @@
-"""Print the tables of docs/kernels.md from what was measured: `python benchmarks/gpu/report_kernels.py`."""
+"""Write the tables of docs/kernels.md, and of pages that it leads to, from what was measured.
+
+`python benchmarks/gpu/report_kernels.py` writes each table in the place of the one that has its columns; where several
+tables of a page have the same columns, they are in order.
+"""
 
 from __future__ import annotations
 
@@ -374,29 +378,40 @@ def drawn() -> str:
     return table(("kernels", "n, d, heads", "mask", *moved), lines)
 
 
-def main() -> None:
+def tables() -> dict[str, list[str]]:
+    """The tables of each page, in order."""
     grid, races = load(HERE / "grid.jsonl"), load(HERE / "race.jsonl")
-    tables = [race(grid, "backward"), race(grid, "forward"), race(races, "backward"), race(races, "forward")]
-    print(
-        "\n\n".join(
-            [
-                *tables,
-                ceilings(),
-                judged(grid),
-                named(grid),
-                causal(races),
-                traffic(),
-                of_memory(),
-                memory(),
-                attention(),
-                attention_times(),
-                workspace(),
-                powers(),
-                drawn(),
-                determinism(grid),
-            ]
-        )
-    )
+    return {
+        "rates": [powers(), *(race(rows, way) for rows in (grid, races) for way in ("backward", "forward"))],
+        "forecast": [ceilings(), judged(grid), named(grid), causal(races)],
+        "kernel-bytes": [traffic(), of_memory(), drawn(), memory()],
+        "kernels": [attention(), attention_times()],
+        "workspace": [workspace()],
+        "determinism": [determinism(grid)],
+    }
+
+
+def with_tables(page: str, made: Sequence[str]) -> str:
+    """The text of a page with these tables.
+
+    Raises:
+        SystemExit: the page has no table with the columns of one of them.
+    """
+    at = 0
+    for each in made:
+        columns = each.partition("\n")[0]
+        found = re.compile(rf"^{re.escape(columns)}\n(?:\|.*\n)+", re.MULTILINE).search(page, at)
+        if found is None:
+            raise SystemExit(f"A page has no place for the table with the columns {columns!r}.")
+        page = f"{page[: found.start()]}{each}\n{page[found.end() :]}"
+        at = found.start() + len(each)
+    return page
+
+
+def main() -> None:
+    for name, made in tables().items():
+        page = HERE.parents[1] / "docs" / f"{name}.md"
+        page.write_text(with_tables(page.read_text(encoding="utf-8"), made), encoding="utf-8")
 
 
 if __name__ == "__main__":

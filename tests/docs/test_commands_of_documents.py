@@ -28,7 +28,7 @@ NOT_HERE = re.compile(
 )
 """In a command that has a placeholder, needs a GPU, other machines or a file of the reader, or that other tests run."""
 
-QUICK = ("docs/gpu.md", "docs/hopper.md", "docs/kernels.md", "docs/search.md", "docs/story.md")
+QUICK = ("docs/gpu.md", "docs/hopper.md", "docs/kernels.md", "docs/rates.md", "docs/search.md", "docs/story.md")
 
 
 def named(name: str) -> Iterator[str]:
