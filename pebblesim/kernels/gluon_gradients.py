@@ -117,10 +117,11 @@ def _buffers(
     reads = [node for node in nodes if isinstance(node, ir.Read)]
     for node in sorted(reads, key=lambda each: len(each.tile.ranges) == 1):  # a vector has the barriers of a matrix
         rng, *columns = node.tile.ranges
-        of_keys = rng is keys.range
-        rows, width = ir.length(rng.block, sizes), padded(columns[0], sizes) if columns else 1
+        rows, width, down = ir.length(rng.block, sizes), padded(columns[0], sizes) if columns else 1, 1
+        if rng is keys.range:  # all keys of a warpgroup are a box, if those are a power of two
+            all_keys = rows * tiles
+            rows, down = (rows, shares * tiles) if all_keys & (all_keys - 1) else (all_keys, shares)
         name = f"{node.tensor.name}_{rng.name}" + ("" if columns else "_ring")
-        down = shares * tiles if of_keys else 1
         yield node.tile, Buffer(name, node, stages * down, rows, width, True, first, stages, shares, down)
         first = first or name
 
@@ -375,8 +376,10 @@ class GradientsRoles(Roles):
         """Issue a product with the tile of keys; scores begin as the bias."""
         expr = factors(node)
         buffer = self.plan.buffers[expr.right.tile]
-        mine = term("w") * self.plan.tiles + self.tile_now
-        right = buffer.slot(term("slot") * buffer.down + mine)
+        mine, side = term("w") * self.plan.tiles + self.tile_now, self.plan.side
+        right = buffer.slot(term("slot") * buffer.down + (mine if buffer.rows == side else "w"))
+        if buffer.rows > side:
+            right = right.call("slice", self.tile_now * side, side)
         if expr.right.transposed:
             right = right.turned()
         if node.mode == "new" and expr.left.tile in self.facts.scores:

@@ -47,7 +47,7 @@ def names(way: str, sizes: Sizes, dtype: str, of_bias: bool, card: Card) -> str:
     found = []
     for what in _passes(way, sizes, dtype, None, of_bias, card):
         tiling = _kernels(what, sizes, dtype).tiling
-        sides = [side for name, side in tiling.blocks.items() if name != OF_PART]
+        sides = [side for name, side in tiling.blocks.items() if name != OF_PART][:2]
         found.append(f"{what} in tiles of {' x '.join(map(str, sides))}")
     return f"kernels with a bias: {'; '.join(found)}"
 

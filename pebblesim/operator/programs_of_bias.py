@@ -69,7 +69,7 @@ TILINGS: Mapping[tuple[str, int], Tilings] = {
 FORWARD, OF_QUERIES, OF_KEYS, OF_BIAS, ACROSS, OF_V, AT_ONCE = range(7)
 """Passes: O; dQ; dK and dV; dB; dK and dV with a transpose of the bias; and v alone, before dQ and dB at once."""
 
-SIDE, MOST_KEYS, MOST_WIDTH = 64, 384, 32
+SIDE, MOST_KEYS, MOST_WIDTH = 32, 384, 32
 """Of the kernel of dQ and dB at once: keys of a tile, and the most keys of a block and columns of a head, for which
 registers and shared memory are enough."""
 
