@@ -416,7 +416,7 @@ class GradientsRoles(Roles):
         return [st.Let((self.setting.of[node.tensor],), (first + wide(COPY) * copy * WORDS,))]
 
     def _write_sums(self, node: ir.Write) -> None:
-        """Write dB of each tile of keys: four threads write a sector of 8 words of a row, all of it at the end of one."""
+        """Write dB of each tile of keys: four threads write 8 words of a row, a sector, whole at its end, too."""
         (_, _, pitch), columns = self.setting.strides.of[node.tensor], Name("at_j")
         place = total([term(self.setting.of[node.tensor]), self._rows() * pitch, columns.along("[None, :]")])
         queries, keys = self._exist(columns, WORDS)

@@ -32,7 +32,7 @@ FACTORS = {"O": 0.77, "v": 1.0, "dQ": 0.88, "dK, dV": 1.02, "dB": 1.27, "dQ, dB"
 """Times on an H200 as multiples of the model's: fitted to layers that `benchmarks/gpu/bias.py` measured there."""
 
 BEGINNING = {"dQ, dB": 28e-6}
-"""Seconds of a launch beside these: its blocks read their bias before the first sequence, and write dB behind the last."""
+"""Seconds of a launch beside these: blocks read their bias before the first sequence, and write dB behind the last."""
 
 
 WIDE = 4
