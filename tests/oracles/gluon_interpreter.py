@@ -469,6 +469,7 @@ GLUON: Any = SimpleNamespace(
     SliceLayout=_nothing,
     DotOperandLayout=lambda number, of, words: OPERAND,
     NVMMASharedLayout=SimpleNamespace(get_default_for=_nothing),
+    SharedLinearLayout=_nothing,
     **{name: getattr(LANGUAGE, name) for name in ("load", "store", "log2", "maximum", "minimum", "where", "cdiv")},
     max=lambda x, axis: LANGUAGE.max(_there(x), axis),
     sum=lambda x, axis: LANGUAGE.sum(_there(x), axis),

@@ -1,0 +1,167 @@
+"""The statements of Gluon kernels whose blocks keep rows of a bias while sequences stream past (`gluon_sequences_plan`).
+
+A block has a tile of rows of a head, of the matrices that share a bias, and a part of these. Its warpgroups take turns
+at them: the first has the first sequence, and so on. Each has a warp that loads for it alone.
+"""
+
+from __future__ import annotations
+
+from pebblesim.kernels import statements as st
+from pebblesim.kernels.gluon_block import ROWS, Block, Buffer, filled, freed
+from pebblesim.kernels.gluon_boxes import HEADS
+from pebblesim.kernels.gluon_consumer import Consumer
+from pebblesim.kernels.strides import WORDS
+from pebblesim.kernels.terms import (
+    MINUS_INFINITY,
+    ZERO,
+    Held,
+    Name,
+    Number,
+    Term,
+    Word,
+    all_of,
+    call,
+    minimum,
+    sides as listed,
+    term,
+    total,
+    wide,
+)
+from pebblesim.kernels.triton_loops import Piece
+from pebblesim.kernels.triton_ranges import Setting
+from pebblesim.language import program as ir
+
+GROUP = Name("w")
+"""The number of a warpgroup: of its slots of what stays, too."""
+
+
+class SequencesRoles(Consumer):
+    """Makes the statements of a warpgroup, and of the warp that loads for it."""
+
+    def __init__(self, setting: Setting, plan: Block) -> None:
+        super().__init__(setting, plan)
+        assert plan.stays is not None
+        self.stays = plan.stays
+        self.reserve("several", "each", "first", "r", "group", self.stays.room, f"{self.stays.room}_full")
+        self.operands: dict[ir.Tile, Name] = {}  # rows that stay for a sequence, in registers
+
+    @property
+    def numbers(self) -> list[str]:
+        """Names of the arguments by which a block finds its sequences: how many share a bias, and how many it has."""
+        return ["several", "each"]
+
+    def grid(self) -> tuple[list[str], str]:
+        """The lines of `run` that find the grid, and the grid."""
+        plan, setting, bias = self.plan, self.setting, self.setting.of[self.stays.read.tensor].removesuffix("_at")
+        own, columns = (setting.size(rng.dim) for rng in (plan.own, plan.loop.range))
+        tiles, side = self.stays.tiles, self.stays.side
+        return [
+            f"    if triton.cdiv({columns}, {side}) != {tiles}:",
+            f'        raise ValueError("these kernels are for {tiles} tiles of {side} columns")',
+            f"    several, rows = {bias}_ptr.shape[1], triton.cdiv({own}, {ROWS})",
+            "    units = torch.cuda.get_device_properties(device).multi_processor_count",
+            f"    each = sequences_of(rows * heads // several, several, units, {plan.warpgroups})",
+        ], "rows * heads // several, triton.cdiv(several, each)"
+
+    def allocated(self) -> list[st.Room]:
+        """The statements that take shared memory, and make barriers."""
+        stays = self.stays
+        layout, note = Name(f"order_{stays.side}"), f"line {stays.read.line}: stays for all sequences"
+        room = st.Allocate(stays.room, "float32", (stays.tiles, ROWS, stays.side), layout, note)
+        barriers = st.Barriers((f"{stays.room}_full",), 1, (self.plan.warpgroups,))
+        return [*super().allocated(), room, barriers]
+
+    # The block: a part of the sequences
+
+    def within_tile(self, body: list[st.Statement]) -> list[st.Statement]:
+        """The statements of a role: for each sequence, behind those that find the rows and, in warpgroups, the bias."""
+        plan, number = self.plan, self.number.id
+        made: list[st.Statement] = [
+            *self.scope.opening(),
+            st.Let(("tiles",), (self.scope.count(plan.own),)),
+            st.Let(("group", number), (call("program_id", 0) // "tiles", call("program_id", 0) % "tiles")),
+            st.Let(("group", "key_head"), (term("group") // HEADS, term("group") % HEADS)),
+            st.Let(("first",), (call("program_id", 1) * "each",)),
+        ]
+        if any(isinstance(each, st.Issue) for each in st.within(body)):
+            made += self.kept()
+        low, high = self.scope.limits()
+        head = [
+            st.Let(("turn",), ((term("r") - "first") // plan.warpgroups,)),
+            st.Let(("batch",), (term("group") * "several" + "r",)),
+            st.Let(("head",), (term("batch") * HEADS + "key_head",)),
+        ]
+        more = st.Let(("filled",), (high - low,), more=True)
+        end = minimum(term("first") + "each", Name("several"))
+        loop = st.For("r", term("first") + GROUP, end, (*head, *body, more), step=Number(plan.warpgroups))
+        return [*made, st.Let(("filled",), (ZERO,), "slots of each ring before a sequence"), loop]
+
+    def kept(self) -> list[st.Statement]:
+        """The statements that put the block's rows of the bias into shared memory, some tiles for each warpgroup."""
+        stays, setting, plan = self.stays, self.setting, self.plan
+        layout, bias = self.scope.layout(stays.side), stays.read.tensor
+        batch, head, row = setting.strides.of[bias]
+        start = Name(f"{bias.name}_ptr") + wide("group") * batch * WORDS + wide("key_head") * head
+        down, across = Name("at_rows"), Name("at_columns")
+        indices = [call("arange", 0, side, call("SliceLayout", 1 - axis, layout)) for axis, side in enumerate((ROWS, stays.side))]
+        places = total([start, down.along("[:, None]") * row, across.along("[None, :]")])
+        own, columns = (setting.size(rng.dim) for rng in (plan.own, plan.loop.range))
+        there = all_of([down.along("[:, None]") < own, across.along("[None, :]") < columns])
+        loaded = call("load", places, mask=there, other=MINUS_INFINITY).to(Word("float32"))
+        factor = 1.0 if setting.scale is None else 1.0 / setting.scale
+        tile = [
+            st.Let(("at_columns",), (term("tile") * stays.side + indices[1],)),
+            *st.put(Name(stays.room).index("tile"), loaded * factor),
+        ]
+        full = filled(stays.room, 0)
+        return [
+            st.Let(("at_rows",), (self.number * ROWS + indices[0],)),
+            st.For("tile", GROUP, Number(stays.tiles), tuple(tile), step=Number(plan.warpgroups)),
+            st.Arrive(full),
+            st.Wait(full, ZERO),
+        ]
+
+    # The warp that loads
+
+    def staying(self, buffer: Buffer) -> list[st.Statement]:
+        """The rows of a sequence."""
+        copies = [self.copy(each, GROUP, self.number, fill=GROUP) for each in self.plan.together(buffer)]
+        return self.filling(buffer, GROUP, self.turn, list(copies))
+
+    # The sequence
+
+    def loop(self, node: ir.Loop) -> None:
+        """The tiles that are streamed, behind the rows that stay: these are in registers, and their slots are free."""
+        for buffer in self.plan.stay:
+            self._take(buffer)
+        number = self.scope.names.new(node.range.name)
+        low, high = self.scope.limits()
+        with self.apart() as made:
+            self.say(self.scope.slot_of(Name(number)))
+            piece = Piece(low, high, complete=True)
+            self._iteration(node, piece, Name(number), False)
+        self.say(piece.loop(number, made, node))
+
+    def _take(self, buffer: Buffer) -> None:
+        """Bring rows that stay into registers, as a left operand."""
+        self.say(st.Wait(filled(buffer.barrier, GROUP), self.turn))
+        name = self.operands[buffer.read.tile] = Name(self.scope.names.new(f"{buffer.name}_16"))
+        layout = call("DotOperandLayout", 0, self.scope.layout(self.stays.side), 2)
+        self.say(st.Let((name.id,), (buffer.slot(GROUP).call("load", layout),), line=buffer.read.line))
+        self.say(st.Arrive(freed(buffer.barrier, GROUP)))
+
+    def multiply(self, to: Held, onto: Term | None, node: ir.Compute, frame: bool) -> None:
+        """Issue a product; the scores start from the bias."""
+        if node.target.tile is self.stays.scores and onto is None:
+            at = self.scope.numbers[self.plan.loop.range]
+            onto = Name(self.stays.room).index(at).call("load", self.scope.layout(self.stays.side))
+        super().multiply(to, onto, node, frame)
+
+    def _in_shared(self, buffer: Buffer, transposed: bool) -> Term:
+        """A buffer's slot as an operand; rows that stay are in registers."""
+        kept = self.operands.get(buffer.read.tile)
+        if kept is None:
+            return super()._in_shared(buffer, transposed)
+        if transposed:
+            raise self.refused(f"line {buffer.read.line} reads rows that are an operand transposed")
+        return kept
