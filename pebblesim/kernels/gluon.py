@@ -211,5 +211,5 @@ def _common(setting: Setting, writers: list[Writes]) -> str:
     layouts, helpers = ({name for each in kernels for name in getattr(each, what)} for what in ("layouts", "helpers"))
     widths, stored = ({each.width for each in layouts if each.stored is kind} for kind in (False, True))
     stays = (each.plan.stays for each in kernels)
-    kept = {each.side for each in stays if each is not None}
+    kept = {(each.side, each.wide) for each in stays if each is not None}
     return common(setting.dtype, bool(setting.strides.of), widths, stored, helpers, kept)

@@ -194,18 +194,20 @@ class Addition:
 
 @dataclass(frozen=True, eq=False)
 class Stays:
-    """Rows of a bias that stay in shared memory while sequences stream past, in float32 and divided by the scale.
+    """Rows of a bias that stay in shared memory while sequences stream past.
 
     Attributes:
         read: the primitive that reads them, whole.
         scores: the tile whose products start from a tile of them.
         tiles, side: how many tiles they are, and columns of each.
+        wide: whether they are there in float32, and divided by the scale; else in the words of the matrices.
     """
 
     read: ir.Read
     scores: ir.Tile
     tiles: int
     side: int
+    wide: bool
 
     @property
     def room(self) -> str:

@@ -67,9 +67,18 @@ class SequencesRoles(Consumer):
         """The statements that take shared memory, and make barriers."""
         stays = self.stays
         layout, note = Name(f"order_{stays.side}"), f"line {stays.read.line}: stays for all sequences"
-        room = st.Allocate(stays.room, "float32", (stays.tiles, ROWS, stays.side), layout, note)
+        room = st.Allocate(stays.room, self.kind, (stays.tiles, ROWS, stays.side), layout, note)
         barriers = st.Barriers((f"{stays.room}_full",), 1, (self.plan.warpgroups,))
         return [*super().allocated(), room, barriers]
+
+    @property
+    def kind(self) -> str:
+        """The type of what stays."""
+        return "float32" if self.stays.wide else self.setting.dtype
+
+    def over_scale(self, bias: Term) -> Term:
+        """A bias in float32, and divided by the scale."""
+        return bias.to(Word("float32")) * (1.0 if self.setting.scale is None else 1.0 / self.setting.scale)
 
     # The block: a part of the sequences
 
@@ -107,11 +116,11 @@ class SequencesRoles(Consumer):
         places = total([start, down.along("[:, None]") * row, across.along("[None, :]")])
         own, columns = (setting.size(rng.dim) for rng in (plan.own, plan.loop.range))
         there = all_of([down.along("[:, None]") < own, across.along("[None, :]") < columns])
-        loaded = call("load", places, mask=there, other=MINUS_INFINITY).to(Word("float32"))
-        factor = 1.0 if setting.scale is None else 1.0 / setting.scale
+        loaded = call("load", places, mask=there, other=MINUS_INFINITY)
+        kept = self.over_scale(loaded) if stays.wide else loaded.to(Word(self.kind))
         tile = [
             st.Let(("at_columns",), (term("tile") * stays.side + indices[1],)),
-            *st.put(Name(stays.room).index("tile"), loaded * factor),
+            *st.put(Name(stays.room).index("tile"), kept),
         ]
         full = filled(stays.room, 0)
         return [
@@ -155,6 +164,7 @@ class SequencesRoles(Consumer):
         if node.target.tile is self.stays.scores and onto is None:
             at = self.scope.numbers[self.plan.loop.range]
             onto = Name(self.stays.room).index(at).call("load", self.scope.layout(self.stays.side))
+            onto = onto if self.stays.wide else self.over_scale(onto)
         super().multiply(to, onto, node, frame)
 
     def _in_shared(self, buffer: Buffer, transposed: bool) -> Term:

@@ -1,22 +1,26 @@
 """The plan of a Gluon kernel whose blocks keep rows of a bias in shared memory while sequences stream past.
 
 Such a block has 64 rows. Each of its warpgroups has a sequence of its own at a time, with all 64 rows, rings of its own
-and a warp that fills them: what they share is the bias alone. It is there in float32 and divided by the scale, tile by
-tile, in the order in which threads have the accumulators of a product. So the scores of a tile start from it: the sum
-of a product and a bias takes no instruction, and neither does making a word of 16 bits wider. Where a row has no
-column, or a column no row, the bias is -inf: then tiles need no predicate.
+and a warp that fills them: what they share is the bias alone. It is there tile by tile, in the order in which threads have
+the accumulators of a product, and the scores of a tile start from it. Where there is room it is in float32 and divided
+by the scale: so the sum of a product and a bias takes no instruction, and neither does making a 16-bit word wider.
+Where a row has no column, or a column no row, the bias is -inf: then tiles need no predicate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 
-from pebblesim.kernels.gluon_block import REGISTERS, ROWS, Block, Buffer, Stays, loops_of
+from pebblesim.kernels.gluon_block import REGISTERS, ROWS, SHARED, Block, Buffer, Stays, loops_of
 from pebblesim.kernels.gluon_plan import SMALLER_BLOCKS, held, refused, rows_of
 from pebblesim.kernels.strides import OVER_PAIRS
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
+
+BESIDE = 8 * 1024
+"""Bytes of shared memory for barriers, arguments of roles, and what sums go through on their way to memory."""
 
 
 def sequences_of(program: ir.Program, launch: Launch, sizes: ir.Sizes, stages: int, groups: int) -> Block:
@@ -35,8 +39,10 @@ def sequences_of(program: ir.Program, launch: Launch, sizes: ir.Sizes, stages: i
         raise refused(program, f"a block has {plan.height} rows", f"give blocks of {ROWS} rows")
     columns = plan.loop.range
     side = ir.length(columns.block, sizes)
-    stays = Stays(read, added.target.tile, -(-sizes[columns.dim] // side), side)
-    plan = replace(plan, late=(), stays=stays, warpgroups=groups, shares=groups, buffers=_of_each(plan.buffers, groups))
+    tiles, buffers = -(-sizes[columns.dim] // side), _of_each(plan.buffers, groups)
+    left = SHARED - BESIDE - sum(each.slots * prod(each.box) * (4 if each.vector else 2) for each in buffers.values())
+    stays = Stays(read, added.target.tile, tiles, side, 4 * tiles * side * ROWS <= left)
+    plan = replace(plan, late=(), stays=stays, warpgroups=groups, shares=groups, buffers=buffers)
     taken, most = held(plan, sizes), REGISTERS[groups]
     if taken >= most:
         raise refused(program, f"a thread of {launch.name} holds {taken} words in {most} registers", SMALLER_BLOCKS)

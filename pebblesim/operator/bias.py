@@ -8,6 +8,7 @@ stream past: its sum is in the same order in every run, and it is written once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from math import frexp
@@ -17,11 +18,13 @@ import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
+from pebblesim.kernels.gluon import gluon
 from pebblesim.kernels.sequences import SEQUENCES
 from pebblesim.kernels.strides import WORDS
 from pebblesim.kernels.triton import FAR, triton
 from pebblesim.language.masks import Band
 from pebblesim.operator import programs_of_bias
+from pebblesim.operator.boxes import gluon_lost
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launching import running
 from pebblesim.operator.layout import BYTES, empty_like, fits, fitted, on_gpu, room_for
@@ -113,6 +116,7 @@ class Met(NamedTuple):
         sharing: sequences, one after the other in the batch, that share a bias.
         band: the limits.
         dtype: of words.
+        scale: factor of Q Kᵀ.
     """
 
     Q: Tensor
@@ -125,10 +129,17 @@ class Met(NamedTuple):
     sharing: int
     band: Band | None
     dtype: str
+    scale: float
 
-    def kernels(self, which: int) -> Kernels:
-        """The kernels of a pass: with fewer sequences at a time where not so many share a bias, or blocks are few."""
+    def kernels(self, which: int, matrices: Sequence[Tensor] = ()) -> Kernels:
+        """The kernels of a pass: those in which rows of the bias stay where they are the faster ones; of the others
+        some with fewer sequences at a time where not so many share a bias, or blocks are few.
+
+        `matrices`: those that the pass reads and writes, (batch, heads, n, d).
+        """
         width = max(self.Q.shape[3], self.V.shape[3])
+        if matrices and self._streams(matrices) and (found := self._staying(which)) is not None:
+            return found
         tiling, number = programs_of_bias.kernels_of(which, "32 bits" if self.dtype == "float32" else "16 bits", width)
         if number > 1:
             rows = self.K.shape[2] if which in (OF_KEYS, ACROSS) else self.Q.shape[2]
@@ -137,6 +148,23 @@ class Met(NamedTuple):
             while number > 1 and (self.sharing % number or blocks < fewest * number):
                 number //= 2
         return Kernels(tiling, number)
+
+    def _streams(self, matrices: Sequence[Tensor]) -> bool:
+        """Whether sequences may stream past a bias: on Hopper, where the copy engine knows where their matrices are."""
+        alone = all(stride or length == 1 for x in matrices for stride, length in zip(x.stride(), x.shape, strict=True))
+        near = all(x.shape[2] * x.stride(2) < FAR for x in matrices)
+        return alone and near and self.scale > 0 and self.band is None and self.dtype != "float32" and hopper(self.Q.device)
+
+    def _staying(self, which: int) -> Kernels | None:
+        """The kernels of a pass in which rows of the bias stay."""
+        columns = self.Q.shape[2] if which == ACROSS else self.K.shape[2]
+        return programs_of_bias.staying(which, (self.Q.shape[3], self.V.shape[3]), columns, self.sharing)
+
+
+@lru_cache(maxsize=64)
+def hopper(device: torch.device) -> bool:
+    """Whether a device is a Hopper card with a Triton that has Gluon."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0) and gluon_lost() is None
 
 
 def _met(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, asked: Limits, backward: bool = False) -> Met:
@@ -152,7 +180,8 @@ def _met(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, asked: Limits,
     at_end = asked.at_end and n_q != n_k
     band = band_of(asked.left, asked.right, at_end, 1)
     sharing = asked.inner if bias.shape[1] == 1 else 1
-    return Met(Q, K, V, whole, across, queries, keys, sharing, band, str(query.dtype).removeprefix("torch."))
+    dtype = str(query.dtype).removeprefix("torch.")
+    return Met(Q, K, V, whole, across, queries, keys, sharing, band, dtype, asked.scale)
 
 
 def _readable(bias: Tensor, n_k: int) -> Tensor:
@@ -194,11 +223,16 @@ def _loaded(
 ) -> Loaded:
     """The kernels of a pass, for all lengths or, where tiles divide those of `sizes`, for such ones.
 
+    Where rows of the bias stay, for lengths of as many tiles of columns as those of `sizes` have.
+
     `kinds`: types of the matrices, by which its kernels are not told apart at their launch.
     """
     tiling, asked = kernels.tiling, program(which, kernels, band)
     given = {**dict(sizes), **tiling.blocks, SEQUENCES: max(2, kernels.sequences)}
-    made = triton(asked, given, dtype, band, scale=scale, far=far, shared=1, **launched(tiling))
+    if tiling.gluon:
+        made = gluon(asked, given, dtype, scale=scale, stages=tiling.stages, shared=1, at_once=kernels.sequences)
+    else:
+        made = triton(asked, given, dtype, band, scale=scale, far=far, shared=1, **launched(tiling))
     return Loaded(running(made.text, tuple(each.name for each in made.kernels)), asked.inputs)
 
 
@@ -206,18 +240,21 @@ def _run(
     which: int, pairs: Met, scale: float, given: dict[str, Tensor], results: dict[str, Tensor], dL: Tensor | None = None
 ) -> dict[str, Any]:
     """Launch the kernels of a pass, of tensors by their names: sequences that are computed together are an axis."""
-    kernels, Q, K = pairs.kernels(which), pairs.Q, pairs.K
+    matrices = [each for each in (*given.values(), *results.values()) if each.dim() > 3]
+    kernels, Q, K = pairs.kernels(which, [each for each in matrices if each.dim() == 4]), pairs.Q, pairs.K
     lengths, sides = (Q.shape[2], K.shape[2]), (("B_r", "b_r"), ("B_c", "b_c"))
     blocks = kernels.tiling.blocks
     longest = [max(blocks.get(name, 1) for name in names) for names in sides]
     even = all(n % side == 0 for n, side in zip(lengths, longest, strict=True))
-    n = 2**14 - (not even)
-    sizes = (("n_q", n), ("n_k", n), ("d_k", Q.shape[3]), ("d_v", pairs.V.shape[3]))
-    matrices = [each for each in (*given.values(), *results.values()) if each.dim() > 3]
+    n = [2**14 - (not even)] * 2
+    if kernels.tiling.gluon:
+        axis = 0 if which == ACROSS else 1
+        n[axis] = -(-lengths[axis] // longest[axis]) * longest[axis] - (not even)
+    sizes = (("n_q", n[0]), ("n_k", n[1]), ("d_k", Q.shape[3]), ("d_v", pairs.V.shape[3]))
     far = any(each.shape[-2] * max(each.stride(-2), 1) >= FAR for each in matrices)
     kinds = tuple(each.dtype for each in matrices)
     loaded = _loaded(which, kernels, sizes, far, pairs.dtype, pairs.band, scale, kinds)
-    number = kernels.sequences if which != OF_BIAS else 1
+    number = 1 if which == OF_BIAS or kernels.tiling.gluon else kernels.sequences
     taken = [_at_once(given[name], number) for name in loaded.taken]
     written = {name: _at_once(each, number) for name, each in results.items()}
     found = loaded.module.run(*taken, results=written, **({} if dL is None else {"dL": _at_once(dL, number)}))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from pebblesim.advice.tiles import Tiling
 from pebblesim.kernels.bias import biased, gradient_of_bias
 from pebblesim.kernels.sequences import together
+from pebblesim.kernels.sequences_past import past
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Init, Loop, Program, Read, Write, walk
 from pebblesim.operator.planning import program_of
@@ -18,7 +19,10 @@ WIDEST = 128
 
 
 class Kernels(NamedTuple):
-    """The kernels of a pass: their tiling, and the sequences that a block has at a time."""
+    """The kernels of a pass: their tiling, and the sequences that a block has at a time.
+
+    Gluon kernels keep rows of the bias while sequences stream past, and Triton's read a tile of it for each of theirs.
+    """
 
     tiling: Tiling
     sequences: int = 1
@@ -74,6 +78,27 @@ def kernels_of(which: int, words: str, width: int) -> Kernels:
     return next(each[at] for (kind, most), each in TILINGS.items() if kind == words and width <= most)
 
 
+STAYING = {
+    FORWARD: Kernels(Tiling("flash2-forward", {"B_r": 64, "B_c": 128}, 4, 2, gluon=True), 3),
+    ACROSS: Kernels(Tiling("backward-two-pass-blocked", {"B_c": 64, "b_r": 64}, 4, 3, gluon=True), 3),
+}
+"""Kernels for Hopper in which rows of the bias stay, of the passes that have some."""
+
+STAYING_WIDTHS, MOST_STAYING, LEAST_STREAMING = (16, 32), 384, 96
+"""Head dimensions that they are for, the most columns of the bias, and the fewest sequences that share it: with more
+columns or fewer sequences they were not faster than the others on an H200."""
+
+
+def staying(which: int, widths: tuple[int, int], columns: int, sharing: int) -> Kernels | None:
+    """The kernels of a pass in which rows of the bias stay, so many columns of it, if they are the faster ones.
+
+    `widths`: of queries and keys, and of values; `sharing`: sequences that share the bias.
+    """
+    if not set(widths) <= set(STAYING_WIDTHS) or columns > MOST_STAYING or sharing < LEAST_STREAMING:
+        return None
+    return STAYING.get(which)
+
+
 def launched(tiling: Tiling) -> dict[str, Any]:
     """Warps and stages, by the names of `triton`."""
     return {"warps": tiling.warps, "stages": tiling.stages, "apart": tiling.apart}
@@ -86,6 +111,8 @@ def program(which: int, kernels: Kernels, band: Band | None = None) -> Program:
         return gradient_of_bias(made)
     if which != FORWARD:
         made = part_of(made, ("v", "dQ") if which == OF_QUERIES else ("dK, dV",))
+    if kernels.tiling.gluon:
+        return past(made)
     return together(made, kernels.sequences) if kernels.sequences > 1 else made
 
 
