@@ -165,6 +165,7 @@ class SequencesRoles(Consumer):
             at = self.scope.numbers[self.plan.loop.range]
             onto = Name(self.stays.room).index(at).call("load", self.scope.layout(self.stays.side))
             onto = onto if self.stays.wide else self.over_scale(onto)
+            self.values.biased.add(node.target.tile)
         super().multiply(to, onto, node, frame)
 
     def _in_shared(self, buffer: Buffer, transposed: bool) -> Term:
