@@ -1,7 +1,8 @@
 """The statements of Gluon kernels whose blocks keep rows of a bias while sequences stream past (`gluon_sequences_plan`).
 
-A block has a tile of rows of a head, of the matrices that share a bias, and a part of these. Its warpgroups take turns
-at them: the first has the first sequence, and so on. Each has a warp that loads for it alone.
+Rows of a head in tiles of 64, and for each tile all sequences that share a bias, are one list, of which each block has as
+many as others, from one or a few tiles. Its warpgroups take turns at the sequences of a tile, and each has a warp that
+loads for it alone; rows of the bias are there until all of them are done with them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pebblesim.kernels.gluon_consumer import Consumer
 from pebblesim.kernels.strides import WORDS
 from pebblesim.kernels.terms import (
     MINUS_INFINITY,
+    ONE,
     ZERO,
     Held,
     Name,
@@ -21,6 +23,7 @@ from pebblesim.kernels.terms import (
     Word,
     all_of,
     call,
+    maximum,
     minimum,
     sides as listed,
     term,
@@ -30,6 +33,9 @@ from pebblesim.kernels.terms import (
 from pebblesim.kernels.triton_loops import Piece
 from pebblesim.kernels.triton_ranges import Setting
 from pebblesim.language import program as ir
+
+TAKEN = "several each all_of_them begin end rows r group batch again at_rows at_columns tile"
+"""Names of what says which sequences a block has."""
 
 GROUP = Name("w")
 """The number of a warpgroup: of its slots of what stays, too."""
@@ -42,13 +48,13 @@ class SequencesRoles(Consumer):
         super().__init__(setting, plan)
         assert plan.stays is not None
         self.stays = plan.stays
-        self.reserve("several", "each", "first", "r", "group", self.stays.room, f"{self.stays.room}_full")
+        self.reserve(*TAKEN.split(), *(self.stays.room + end for end in ("", "_full", "_free")))
         self.operands: dict[ir.Tile, Name] = {}  # rows that stay for a sequence, in registers
 
     @property
     def numbers(self) -> list[str]:
-        """Names of the arguments by which a block finds its sequences: how many share a bias, and how many it has."""
-        return ["several", "each"]
+        """Names of the arguments by which a block finds its sequences: how many share a bias, it has, and there are."""
+        return ["several", "each", "all_of_them"]
 
     def grid(self) -> tuple[list[str], str]:
         """The lines of `run` that find the grid, and the grid."""
@@ -58,18 +64,19 @@ class SequencesRoles(Consumer):
         return [
             f"    if triton.cdiv({columns}, {side}) != {tiles}:",
             f'        raise ValueError("these kernels are for {tiles} tiles of {side} columns")',
-            f"    several, rows = {bias}_ptr.shape[1], triton.cdiv({own}, {ROWS})",
+            f"    several, all_of_them = {bias}_ptr.shape[1], triton.cdiv({own}, {ROWS}) * heads",
             "    units = torch.cuda.get_device_properties(device).multi_processor_count",
-            f"    each = sequences_of(rows * heads // several, several, units, {plan.warpgroups})",
-        ], "rows * heads // several, triton.cdiv(several, each)"
+            f"    each = max(triton.cdiv(all_of_them, units), {plan.warpgroups})",
+        ], "triton.cdiv(all_of_them, each), 1"
 
     def allocated(self) -> list[st.Room]:
         """The statements that take shared memory, and make barriers."""
         stays = self.stays
         layout, note = Name(f"order_{stays.side}"), f"line {stays.read.line}: stays for all sequences"
         room = st.Allocate(stays.room, self.kind, (stays.tiles, ROWS, stays.side), layout, note)
-        barriers = st.Barriers((f"{stays.room}_full",), 1, (self.plan.warpgroups,))
-        return [*super().allocated(), room, barriers]
+        names, groups = [f"{stays.room}_{what}" for what in ("full", "free")], (self.plan.warpgroups,)
+        barriers = [st.Barriers((names[0],), 1, groups), st.Barriers((names[1],), 1, groups, names[0])]
+        return [*super().allocated(), room, *barriers]
 
     @property
     def kind(self) -> str:
@@ -84,26 +91,38 @@ class SequencesRoles(Consumer):
 
     def within_tile(self, body: list[st.Statement]) -> list[st.Statement]:
         """The statements of a role: for each sequence, behind those that find the rows and, in warpgroups, the bias."""
-        plan, number = self.plan, self.number.id
-        made: list[st.Statement] = [
+        plan, number, several = self.plan, self.number.id, Name("several")
+        consumes = any(isinstance(each, st.Issue) for each in st.within(body))
+        low, high = self.scope.limits()
+        of_sequence = [
+            st.Let(("batch",), (term("group") * several + "r",)),
+            st.Let(("head",), (term("batch") * HEADS + "key_head",)),
+            *body,
+            st.Let(("turn",), (ONE,), more=True),
+            st.Let(("filled",), (high - low,), more=True),
+        ]
+        before = term("rows") * several
+        of_rows: list[st.Statement] = [
+            st.Let(("group", number), (term("rows") // "tiles", term("rows") % "tiles")),
+            st.Let(("group", "key_head"), (term("group") // HEADS, term("group") % HEADS)),
+            *(self.kept() if consumes else []),
+            st.For(
+                "r",
+                maximum(term("begin") - before, ZERO) + GROUP,
+                minimum(term("end") - before, several),
+                tuple(of_sequence),
+                step=Number(plan.warpgroups),
+            ),
+            *[st.Arrive(freed(self.stays.room, 0))] * consumes,
+        ]
+        return [
             *self.scope.opening(),
             st.Let(("tiles",), (self.scope.count(plan.own),)),
-            st.Let(("group", number), (call("program_id", 0) // "tiles", call("program_id", 0) % "tiles")),
-            st.Let(("group", "key_head"), (term("group") // HEADS, term("group") % HEADS)),
-            st.Let(("first",), (call("program_id", 1) * "each",)),
+            st.Let(("begin",), (call("program_id", 0) * "each",)),
+            st.Let(("end",), (minimum(term("begin") + "each", "all_of_them"),)),
+            st.Let(("turn", "filled"), (ZERO, ZERO), "sequences, and slots of each ring, before one"),
+            st.For("rows", term("begin") // several, call("cdiv", "end", several), tuple(of_rows)),
         ]
-        if any(isinstance(each, st.Issue) for each in st.within(body)):
-            made += self.kept()
-        low, high = self.scope.limits()
-        head = [
-            st.Let(("turn",), ((term("r") - "first") // plan.warpgroups,)),
-            st.Let(("batch",), (term("group") * "several" + "r",)),
-            st.Let(("head",), (term("batch") * HEADS + "key_head",)),
-        ]
-        more = st.Let(("filled",), (high - low,), more=True)
-        end = minimum(term("first") + "each", Name("several"))
-        loop = st.For("r", term("first") + GROUP, end, (*head, *body, more), step=Number(plan.warpgroups))
-        return [*made, st.Let(("filled",), (ZERO,), "slots of each ring before a sequence"), loop]
 
     def kept(self) -> list[st.Statement]:
         """The statements that put the block's rows of the bias into shared memory, some tiles for each warpgroup."""
@@ -122,12 +141,14 @@ class SequencesRoles(Consumer):
             st.Let(("at_columns",), (term("tile") * stays.side + indices[1],)),
             *st.put(Name(stays.room).index("tile"), kept),
         ]
-        full = filled(stays.room, 0)
+        full, again = filled(stays.room, 0), (term("rows") - term("begin") // "several") & 1
         return [
+            st.Let(("again",), (again,)),
+            st.Wait(freed(stays.room, 0), term("again") ^ 1),
             st.Let(("at_rows",), (self.number * ROWS + indices[0],)),
             st.For("tile", GROUP, Number(stays.tiles), tuple(tile), step=Number(plan.warpgroups)),
             st.Arrive(full),
-            st.Wait(full, ZERO),
+            st.Wait(full, term("again")),
         ]
 
     # The warp that loads
@@ -142,7 +163,10 @@ class SequencesRoles(Consumer):
     def loop(self, node: ir.Loop) -> None:
         """The tiles that are streamed, behind the rows that stay: these are in registers, and their slots are free."""
         for buffer in self.plan.stay:
-            self._take(buffer)
+            self.say(st.Wait(filled(buffer.barrier, GROUP), self.turn))
+            for each in self.plan.together(buffer):
+                self._take(each)
+            self.say(st.Arrive(freed(buffer.barrier, GROUP)))
         number = self.scope.names.new(node.range.name)
         low, high = self.scope.limits()
         with self.apart() as made:
@@ -153,11 +177,9 @@ class SequencesRoles(Consumer):
 
     def _take(self, buffer: Buffer) -> None:
         """Bring rows that stay into registers, as a left operand."""
-        self.say(st.Wait(filled(buffer.barrier, GROUP), self.turn))
         name = self.operands[buffer.read.tile] = Name(self.scope.names.new(f"{buffer.name}_16"))
         layout = call("DotOperandLayout", 0, self.scope.layout(self.stays.side), 2)
         self.say(st.Let((name.id,), (buffer.slot(GROUP).call("load", layout),), line=buffer.read.line))
-        self.say(st.Arrive(freed(buffer.barrier, GROUP)))
 
     def multiply(self, to: Held, onto: Term | None, node: ir.Compute, frame: bool) -> None:
         """Issue a product; the scores start from the bias."""

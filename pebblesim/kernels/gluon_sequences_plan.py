@@ -65,8 +65,15 @@ def _without(body: list[ir.Node], tile: ir.Tile) -> list[ir.Node]:
 
 
 def _of_each(buffers: Mapping[ir.Tile, Buffer], groups: int) -> dict[ir.Tile, Buffer]:
-    """Buffers with slots for each warpgroup."""
+    """Buffers with slots for each warpgroup; those that stay have the same barriers, and so have those that stream."""
+    first = {streamed: next((each.name for each in buffers.values() if each.streamed is streamed), None) for streamed in (False, True)}
     return {
-        tile: replace(each, slots=each.slots * groups, fills=each.fills * groups, freed_by=1)
+        tile: replace(
+            each,
+            slots=each.slots * groups,
+            fills=each.fills * groups,
+            freed_by=1,
+            beside=None if each.name == first[each.streamed] else first[each.streamed],
+        )
         for tile, each in buffers.items()
     }

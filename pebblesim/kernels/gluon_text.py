@@ -50,7 +50,6 @@ def common(dtype: str, apart: bool, widths: set[int], stored: set[int], helpers:
     layouts += [f"rows_{width} = gl.constexpr({_whole_sectors(width)})" for width in sorted(stored)]
     layouts += [f"order_{width} = gl.constexpr({_as_accumulators(width, wide)})" for width, wide in sorted(kept)]
     names = ["barriers", "tiles_of_strides" if apart else "tiles_of", *(name for name in TOLD if name in helpers)]
-    names += ["sequences_of"] * bool(kept)
     written = "\n\n".join(HELPERS[name].format(dtype=dtype) for name in names)
     imports = HELPERS["imports_of_sums"] * ("sums_of" in helpers)
     imports += HELPERS["imports_of_fences"] * ("fence_async_shared" in helpers)

@@ -93,15 +93,19 @@ def run(
         there = np.isfinite(its)
         assert (np.isfinite(mine) == there).all()
         assert np.linalg.norm(mine[there] - its[there]) < 3e-3 * max(float(np.linalg.norm(its[there])), 0.1), each
-    blocks = -(-sequences // min(sequences, 4 if sequences > 7 else sequences))
     counted: Counter[tuple[str, str]] = Counter()
     for each, both in moved_words(program, {**sizes, "R": sequences}).items():
         for what, number in zip(("read", "written"), both, strict=True):
             counted[what, each] = number * groups * heads
     own = counted["read", name]
     assert own == groups * heads * n_q * n_k
-    assert words["read", name] % own == 0 and words["read", name] // own >= blocks > 0
-    words["read", name] = own  # each block of some sequences reads its rows once
+    tiles, at_once = -(-rows.shape[-2] // 64), how.get("at_once", 3)
+    every = tiles * groups * heads * sequences  # tiles of rows, for each sequence
+    each = max(-(-every // 3), at_once)  # of a block: the card of the interpreter has three multiprocessors
+    again = [at for at in range(each, every, each) if at % sequences]  # a block begins with rows that another one has
+    more = sum(min(64, rows.shape[-2] - 64 * (at // sequences % tiles)) * rows.shape[-1] for at in again)
+    assert words["read", name] == own + more
+    words["read", name] = own
     assert +words == +counted
     return words
 
