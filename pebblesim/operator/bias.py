@@ -37,6 +37,7 @@ from pebblesim.operator.programs_of_bias import (
     OF_KEYS,
     OF_QUERIES,
     Kernels,
+    Rows,
     launched,
     program,
 )
@@ -157,8 +158,12 @@ class Met(NamedTuple):
 
     def _staying(self, which: int) -> Kernels | None:
         """The kernels of a pass in which rows of the bias stay."""
-        columns = self.Q.shape[2] if which == ACROSS else self.K.shape[2]
-        return programs_of_bias.staying(which, (self.Q.shape[3], self.V.shape[3]), columns, self.sharing)
+        if self.sharing == 1:
+            return None
+        batch, heads, n_q, d = self.Q.shape
+        sides = (self.K.shape[2], n_q) if which == ACROSS else (n_q, self.K.shape[2])
+        bias = Rows(*sides, batch * heads / multiprocessors(self.Q.device))
+        return programs_of_bias.staying(which, (d, self.V.shape[3]), bias)
 
 
 @lru_cache(maxsize=64)

@@ -84,19 +84,32 @@ STAYING = {
 }
 """Kernels for Hopper in which rows of the bias stay, of the passes that have some."""
 
-STAYING_WIDTHS, MOST_STAYING, LEAST_STREAMING = (16, 32), 384, 96
-"""Head dimensions that they are for, the most columns of the bias, and the fewest sequences that share it: with more
-columns or fewer sequences they were not faster than the others on an H200."""
+STAYING_WIDTHS, MOST_STAYING, FEWEST_STAYING, MOST_BESIDE = (16, 32), 768, 8, 1.125
+"""Head dimensions that they are for, the most columns of the bias, the fewest sequences of a block, and the most columns
+of its tiles as multiples of those that there are: else the other kernels were as fast on an H200."""
 
 
-def staying(which: int, widths: tuple[int, int], columns: int, sharing: int) -> Kernels | None:
-    """The kernels of a pass in which rows of the bias stay, so many columns of it, if they are the faster ones.
+class Rows(NamedTuple):
+    """Rows of a bias that blocks may keep: how many and how long they are, and how many such matrices there are in all
+    for each multiprocessor, of all sequences and heads."""
 
-    `widths`: of queries and keys, and of values; `sharing`: sequences that share the bias.
+    rows: int
+    columns: int
+    matrices: float
+
+
+def staying(which: int, widths: tuple[int, int], bias: Rows) -> Kernels | None:
+    """The kernels of a pass in which rows of the bias stay, if there are some and they are the faster ones.
+
+    `widths`: head dimensions of queries and keys, and of values.
     """
-    if not set(widths) <= set(STAYING_WIDTHS) or columns > MOST_STAYING or sharing < LEAST_STREAMING:
+    if which not in STAYING or not {*widths} <= {*STAYING_WIDTHS} or bias.columns > MOST_STAYING:
         return None
-    return STAYING.get(which)
+    found = STAYING[which]
+    rows, columns = found.tiling.blocks.values()
+    beside = -(-bias.columns // columns) * columns / bias.columns
+    few = -(-bias.rows // rows) * bias.matrices < FEWEST_STAYING
+    return None if few or beside > MOST_BESIDE else found
 
 
 def launched(tiling: Tiling) -> dict[str, Any]:
