@@ -33,7 +33,6 @@ from pebblesim.kernels.gluon_text import HELPERS, common
 from pebblesim.kernels.gluon_widths import divided
 from pebblesim.kernels.gluon_writer import GluonWriter
 from pebblesim.kernels.products import products
-from pebblesim.kernels.rules import broken
 from pebblesim.kernels.sequences_past import is_past, of_one
 from pebblesim.kernels.strides import WORDS as GROUP
 from pebblesim.kernels.tables import GROUP_OF_WORDS, Tables, tables
@@ -111,7 +110,6 @@ def gluon(
             check_columns(program, block, persistent)
         made = GluonWriter(setting, name, block, roles)
         check_shared(program, launch, made.program.shared, stages)
-        assert not (wrong := broken(made.program)), f"{launch.name}: {'; '.join(wrong)}"
         return made
 
     if not any(multiplies(launch) and not _is_of_table(launch) for launch in made if launch.kind != "fill"):

@@ -11,6 +11,7 @@ from pebblesim.kernels.gluon_block import Block
 from pebblesim.kernels.gluon_boxes import HEADS, address, described
 from pebblesim.kernels.gluon_roles import Roles
 from pebblesim.kernels.gluon_text import for_each_query, general, started
+from pebblesim.kernels.rules import broken
 from pebblesim.kernels.sinks import numbers_of_sinks
 from pebblesim.kernels.statements import KernelProgram, printed, terms_of, within
 from pebblesim.kernels.terms import GLUON, HOST, Call, Layout, Name
@@ -98,6 +99,7 @@ class GluonWriter:
     def text(self) -> str:
         """The source: what the warp that loads does, what a warpgroup does, and the kernel that starts them."""
         program, name, behind = self.program, self._name, self._behind_tiles
+        assert not (wrong := broken(program)), f"{name}: {'; '.join(wrong)}"
         used = {each.id for made in within(program.loads) for each in terms_of(made) if isinstance(each, Name)}
         loaded = {each.tiles for each in within(program.loads) if isinstance(each, st.Fetch)}
         named = (each.names if isinstance(each, st.Barriers) else (each.name,) for each in program.allocated)

@@ -19,8 +19,9 @@ scores. So the logarithms of sums, L, are to base 2 in memory, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Protocol
 
@@ -63,13 +64,18 @@ class Source:
 
     Attributes:
         kernels: the kernels.
-        text: the source.
+        write: makes the source.
         fills: the tensors that `run` fills before or between them, and with what.
     """
 
     kernels: tuple[Kernel, ...]
-    text: str
+    write: Callable[[], str]
     fills: tuple[tuple[str, float], ...] = ()
+
+    @cached_property
+    def text(self) -> str:
+        """The source, which is written when it is asked for: a forecast reads the kernels alone."""
+        return self.write()
 
 
 class Writes(Protocol):
@@ -196,33 +202,55 @@ def module(
         apart, otherwise: warps and stages of some launches, by name, and of the others.
         imports, common: text for the beginning, and behind it what several kernels use.
     """
-    program, free = setting.program, setting.free
     names = Identifiers(TAKEN.split())
-    writers, texts, calls, fills = [], [], [], []
+    kernels = [launch for launch in made if launch.kind != "fill"]
+    writers, programs = [], []
+    for launch in kernels:  # in order: what a kernel writes says how later ones read it
+        writers.append(writer(setting, launch, names.new(launch.name)))
+        programs.append(writers[-1].kernel)
+    fills = [node for launch in made if launch.kind == "fill" for node in launch.body if isinstance(node, ir.Init)]
+
+    def written() -> str:
+        options = [
+            ", ".join(map("{}={}".format, OPTIONS, of_launch(apart, launch.name, otherwise))) for launch in kernels
+        ]
+        texts = [each.text() for each in writers]
+        calls = _calls(setting, made, iter(zip(writers, options, strict=True)))
+        return _module(setting, made, imports, [common(writers), *texts], calls)
+
+    return Source(tuple(programs), written, tuple((node.tensor.name, node.value) for node in fills))
+
+
+def _calls(setting: Setting, made: list[Launch], writers: Iterator[tuple[Writes, str]]) -> list[str]:
+    """The lines of `run` that launch kernels, each with its options, and fill tensors between them."""
+    program, calls = setting.program, list[str]()
     around: ir.Loop | None = None
     for launch in made:
         if launch.kind == "fill":
             (node,) = launch.body
             assert isinstance(node, ir.Init)
             calls.append(f"    {setting.of[node.tensor]}.fill_({constant(node.value)})")
-            fills.append((node.tensor.name, node.value))
             continue
-        writers.append(writer(setting, launch, names.new(launch.name)))
-        texts.append(writers[-1].text())
         if launch.around is not None and launch.around is not around:
             whole = setting.size(launch.around.range.dim)
             calls.append(f"    for start in range(0, {whole}, at_once):")
             calls.append(f"        rows = min(at_once, {whole} - start)")
         around = launch.around
-        own = ", ".join(map("{}={}".format, OPTIONS, of_launch(apart, launch.name, otherwise)))
-        own = "launch_pdl=True, " * (launch.name in setting.early) + own
-        calls += [("" if around is None else "    ") + line for line in writers[-1].call(own)]
+        one, options = next(writers)
+        own = "launch_pdl=True, " * (launch.name in setting.early) + options
+        calls += [("" if around is None else "    ") + line for line in one.call(own)]
         if _shifted(program, launch) is not None:
             sums = program.tensors[SHIFTED]
             within = ", ".join([":"] * (1 + (sums.apart is not None)))
             shifted = f"{setting.of[sums]}[{within}, :{setting.size(sums.shape[0])}].sub_({SHIFT})"
             calls += [f"    if {SHIFT} is not None:", f"        {shifted}"]
-    numbers = (name for name in (*program.dims, *program.blocks) if name not in free)
+    return calls
+
+
+def _module(setting: Setting, made: list[Launch], imports: str, texts: list[str], calls: list[str]) -> str:
+    """The source of a module: its opening, kernels and what they share, and `run`."""
+    program = setting.program
+    numbers = (name for name in (*program.dims, *program.blocks) if name not in setting.free)
     fixed = ", ".join(f"{name} = {setting.sizes[name]}" for name in numbers)
     returned = (*program.outputs, *[SHIFTED] * (setting.sums and SHIFTED in program.tensors))
     lines = [
@@ -232,16 +260,16 @@ def module(
         "import triton",
         "import triton.language as tl",
         imports,
-        "\n\n".join([common(writers), *texts]).strip("\n"),
+        "\n\n".join(texts).strip("\n"),
         "",
         "",
         *_run(setting, made),
-        *["    triton.set_allocator(room)"] * (imports == "" and common(writers) != ""),
+        *["    triton.set_allocator(room)"] * (imports == "" and texts[0] != ""),
         *calls,
         "    return {" + ", ".join(f'"{name}": {setting.of[program.tensors[name]]}' for name in returned) + "}",
         "",
     ]
-    return Source(tuple(each.kernel for each in writers), "\n".join(lines), tuple(fills))
+    return "\n".join(lines)
 
 
 def longest_sides(program: ir.Program, sizes: ir.Sizes) -> dict[str, int]:
