@@ -22,6 +22,7 @@ from pebblesim.kernels.gluon_block import Block, loops_of
 from pebblesim.kernels.gluon_columns import ColumnsRoles
 from pebblesim.kernels.gluon_columns_plan import check_columns, columns_of
 from pebblesim.kernels.gluon_consumer import Consumer
+from pebblesim.kernels.gluon_gradients import GradientsRoles, gradients_of
 from pebblesim.kernels.gluon_parts_plan import product_of, scores_of
 from pebblesim.kernels.gluon_plan import check_shared, multiplies, refused, rows_of
 from pebblesim.kernels.gluon_product import ProductRoles
@@ -187,6 +188,8 @@ def _planned(
     found: tuple[Block, type[Roles]]
     if loops is not None and (scores := scores_of(loops, sizes, stages)):
         found = scores, ScoresRoles
+    elif gradients := gradients_of(launch, sizes, stages):
+        return gradients, GradientsRoles
     elif columns := columns_of(launch, sizes, stages):
         found = columns, ColumnsRoles
     else:

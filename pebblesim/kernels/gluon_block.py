@@ -1,7 +1,7 @@
 """A block of a Hopper kernel as data: its streams, its roles, and what they hand to each other in shared memory.
 
 A block has two roles. The producer, one warp, copies boxes into shared memory by the copy engine (TMA). The consumers,
-one to three warpgroups, multiply them on tensor cores (wgmma), with accumulators in registers. All four families of
+one to three warpgroups, multiply them on tensor cores (wgmma), with accumulators in registers. All five families of
 kernels are this record, and one builder (`gluon_roles`) makes the producer, shared memory and the grid of each from it:
 
 - A `Buffer` is what the producer brings of one read of the schedule: boxes that stay for a whole tile of the grid, or a
@@ -20,9 +20,10 @@ kernels are this record, and one builder (`gluon_roles`) makes the producer, sha
 | scores | parts of keys | parts of rows | one part | rows | tiles of a table of pairs |
 | product | parts of a table and of a matrix | accumulators | one part | rows | the result, through the ring |
 | columns | halves of keys that are values | rows | none | keys, columns of sums | nothing |
+| gradients | all of a sequence | rows of a bias and of its gradient | a tile of keys | keys | nothing |
 
 What only a consumer of one family knows is the order of its statements, in `gluon_consumer`, `gluon_scores`,
-`gluon_product` and `gluon_columns`.
+`gluon_product`, `gluon_columns` and `gluon_gradients`.
 """
 
 from __future__ import annotations
@@ -140,7 +141,8 @@ class Handed:
         arrivals: how many consumers put a part of a tile into a slot.
         note: what for.
         inside: whether the slots are those of a ring.
-        reduced: "rowmax" or "rowsum" of a vector in float32, of which each consumer has that of its columns; else "".
+        reduced: in float32, "rowmax" or "rowsum" of a vector, of which each consumer has that of its columns, or "sum"
+            of a tile, of which each has some terms; else "".
     """
 
     tile: ir.Tile

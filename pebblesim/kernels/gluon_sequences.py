@@ -1,8 +1,9 @@
-"""The statements of Gluon kernels whose blocks keep rows of a bias while sequences stream past (`gluon_sequences_plan`).
+"""The statements of Gluon kernels whose blocks keep rows of a bias while sequences stream past.
 
-Rows of a head in tiles of 64, and for each tile all sequences that share a bias, are one list, of which each block has as
-many as others, from one or a few tiles. Its warpgroups take turns at the sequences of a tile, and each has a warp that
-loads for it alone; rows of the bias are there until all of them are done with them.
+Tiles of 64 rows of each head, and for each tile all sequences that share a bias, are one list, of which each block has
+as many as others, of one or a few tiles. Its warpgroups take turns at the sequences of a tile, and each has a warp that
+loads for it alone; rows of the bias are there until all of them are done with these. The plan is that of
+`gluon_sequences_plan`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from pebblesim.kernels.terms import (
     call,
     maximum,
     minimum,
-    sides as listed,
     term,
     total,
     wide,
@@ -77,6 +77,10 @@ class SequencesRoles(Consumer):
         names, groups = [f"{stays.room}_{what}" for what in ("full", "free")], (self.plan.warpgroups,)
         barriers = [st.Barriers((names[0],), 1, groups), st.Barriers((names[1],), 1, groups, names[0])]
         return [*super().allocated(), room, *barriers]
+
+    def addresses(self, setting: Setting, tensors: list[ir.Tensor]) -> list[st.Statement]:
+        """Where the rows of a sequence's head begin; the bias has another place for the rows of the block."""
+        return super().addresses(setting, [each for each in tensors if each is not self.stays.read.tensor])
 
     @property
     def kind(self) -> str:
@@ -131,7 +135,10 @@ class SequencesRoles(Consumer):
         batch, head, row = setting.strides.of[bias]
         start = Name(f"{bias.name}_ptr") + wide("group") * batch * WORDS + wide("key_head") * head
         down, across = Name("at_rows"), Name("at_columns")
-        indices = [call("arange", 0, side, call("SliceLayout", 1 - axis, layout)) for axis, side in enumerate((ROWS, stays.side))]
+        indices = [
+            call("arange", 0, side, call("SliceLayout", 1 - axis, layout))
+            for axis, side in enumerate((ROWS, stays.side))
+        ]
         places = total([start, down.along("[:, None]") * row, across.along("[None, :]")])
         own, columns = (setting.size(rng.dim) for rng in (plan.own, plan.loop.range))
         there = all_of([down.along("[:, None]") < own, across.along("[None, :]") < columns])

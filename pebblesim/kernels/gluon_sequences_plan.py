@@ -1,10 +1,10 @@
 """The plan of a Gluon kernel whose blocks keep rows of a bias in shared memory while sequences stream past.
 
 Such a block has 64 rows. Each of its warpgroups has a sequence of its own at a time, with all 64 rows, rings of its own
-and a warp that fills them: what they share is the bias alone. It is there tile by tile, in the order in which threads have
-the accumulators of a product, and the scores of a tile start from it. Where there is room it is in float32 and divided
-by the scale: so the sum of a product and a bias takes no instruction, and neither does making a 16-bit word wider.
-Where a row has no column, or a column no row, the bias is -inf: then tiles need no predicate.
+and a warp that fills them: what they share is the bias alone. It is there tile by tile, in the order in which threads
+have the accumulators of a product, and the scores of a tile start from it. Where there is room it is in float32 and
+divided by the scale: so the sum of a product and a bias takes no instruction, and neither does making a 16-bit word
+wider. Where a row has no column, or a column no row, the bias is -inf: then tiles need no predicate.
 """
 
 from __future__ import annotations
@@ -66,7 +66,10 @@ def _without(body: list[ir.Node], tile: ir.Tile) -> list[ir.Node]:
 
 def _of_each(buffers: Mapping[ir.Tile, Buffer], groups: int) -> dict[ir.Tile, Buffer]:
     """Buffers with slots for each warpgroup; those that stay have the same barriers, and so have those that stream."""
-    first = {streamed: next((each.name for each in buffers.values() if each.streamed is streamed), None) for streamed in (False, True)}
+    first = {
+        streamed: next((each.name for each in buffers.values() if each.streamed is streamed), None)
+        for streamed in (False, True)
+    }
     return {
         tile: replace(
             each,

@@ -29,11 +29,13 @@ def heads_together(heads: int, streamed: int) -> int:
 HELPERS: Mapping[str, str] = tomllib.loads(Path(__file__).with_name("gluon_helpers.toml").read_text(encoding="utf-8"))
 """Text that kernels share: imports, and functions by their names."""
 
-TOLD = ("vectors_of", "sums_of", "pairs_of")
+TOLD = ("vectors_of", "sums_of", "pairs_of", "copies_of", "numbers_of")
 """Functions of `run`, besides `tiles_of`, that tell the copy engine of tensors."""
 
 
-def common(dtype: str, apart: bool, widths: set[int], stored: set[int], helpers: set[str], kept: set[tuple[int, bool]]) -> str:
+def common(
+    dtype: str, apart: bool, widths: set[int], stored: set[int], helpers: set[str], kept: set[tuple[int, bool]]
+) -> str:
     """The text of what the kernels of a module share.
 
     Args:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.gluon_block import Block
-from pebblesim.kernels.gluon_boxes import HEADS, address, described
+from pebblesim.kernels.gluon_boxes import HEADS, described
 from pebblesim.kernels.gluon_roles import Roles
 from pebblesim.kernels.gluon_text import for_each_query, general, started
 from pebblesim.kernels.rules import broken
@@ -46,10 +46,7 @@ class GluonWriter:
         roles, setting = self._roles, self._setting
         strides = [setting.strides.in_words(tensor) for tensor in self._strides]
         stored = [tensor for tensor in setting.of if tensor in self._stored]
-        kept = None if self.plan.stays is None else self.plan.stays.read.tensor
-        places = [(tensor, address(setting, tensor)) for tensor in stored if tensor is not kept]
-        addresses = [st.Let((f"{tensor.name}_at",), (place,)) for tensor, place in places]
-        rows = [*strides, *roles.within_tile([*addresses, *roles.tile()])]
+        rows = [*strides, *roles.within_tile([*roles.addresses(setting, stored), *roles.tile()])]
         return KernelProgram(tuple(rows), tuple(roles.within_tile(roles.loading())), tuple(roles.allocated()))
 
     # Facts of the program

@@ -83,10 +83,17 @@ def _adds(node: ir.Node, tile: ir.Tile) -> bool:
 
 
 def is_past(program: ir.Program) -> bool:
-    """Whether a program is one of `past`."""
-    loops = (node for phase in program.phases for node in ir.walk(phase.body) if isinstance(node, ir.Loop))
-    inside = (within for loop in loops for within in loop.body if isinstance(within, ir.Loop))
-    return any(within.range.dim == SEQUENCES and any(isinstance(x, ir.Loop) for x in within.body) for within in inside)
+    """Whether a program is one of `past`: all that blocks do is read rows of a bias and compute the sequences."""
+    return all(
+        isinstance(loop, ir.Loop)
+        and isinstance(loop.body[0], ir.Read)
+        and loop.body[0].tensor.name in OVER_PAIRS
+        and isinstance(loop.body[1], ir.Loop)
+        and loop.body[1].range.dim == SEQUENCES
+        and len(loop.body) == 3
+        for phase in program.phases
+        for loop in phase.body
+    )
 
 
 Parts = dict[ir.Tile | ir.Tensor, ir.Tile | ir.Tensor]
@@ -102,7 +109,9 @@ def _rebuilt(body: list[ir.Node], parts: Parts, without: ir.Tile | None = None) 
     change: Callable[[ir.Part], ir.Part] = lambda part: part if isinstance(part, ir.Range) else parts.get(part, part)  # noqa: E731
     kept = (node for node in body if not (isinstance(node, ir.Read | ir.Delete) and node.tile is without))
     return [
-        replace(node, body=_rebuilt(node.body, parts, without)) if isinstance(node, ir.Loop) else ir.rebuilt(node, change)
+        replace(node, body=_rebuilt(node.body, parts, without))
+        if isinstance(node, ir.Loop)
+        else ir.rebuilt(node, change)
         for node in kept
     ]
 

@@ -18,8 +18,8 @@ from pebblesim.language import program as ir
 WORDS = 8
 """Words of 16 bits that a stride is a multiple of: 16 bytes."""
 
-QUERIES = ("Q", "Q_C")
-"""Matrices with a row for each query: a program has one of them."""
+QUERIES = ("Q", "Q_C", "dO")
+"""Matrices with a row for each query: a program has one of them, the first of which says how many."""
 
 OVER_PAIRS = ("bias", "bias_T", "dB")
 """Matrices over queries and keys, which batches may share."""
@@ -114,7 +114,7 @@ def strides(program: ir.Program, sizes: ir.Sizes, shared: int, dense: bool, name
         for name, tensor in program.tensors.items()
         if shared and name in given and len(tensor.shape) == 2 and not is_float32(program, tensor)
     }
-    queries = next(program.tensors[name].shape[0] for name in QUERIES if name in given) if of else ""
+    queries = next((program.tensors[name].shape[0] for name in QUERIES if name in given), "")
     alone = [tensor for tensor in of if shared == 1 or tensor.shape[0] != queries] if dense else []
     over_pairs = {tensor for tensor in of if tensor.name in OVER_PAIRS}
     copies = {tensor: names.new(f"{tensor.name}_copy") for tensor in of if tensor.apart is not None}

@@ -385,7 +385,8 @@ def _opening(setting: Setting, given: list[ir.Tensor]) -> list[str]:
 def _opening_of_strides(setting: Setting, given: list[ir.Tensor]) -> list[str]:
     """The lines of `run` that find sizes and strides, and take the matrices that are to be written."""
     of, strides = setting.of, setting.strides
-    keys = next(tensor for tensor in given if tensor in strides.of and tensor.shape[0] != strides.queries)
+    matrices = [tensor for tensor in given if tensor in strides.of]
+    keys = next((tensor for tensor in matrices if tensor.shape[0] != strides.queries), matrices[0])
     device, several = f"{of[keys]}.device", keys in strides.copies
     numbers = "[:2]" if not several else "[:3:2]"
     lines = [f"    (batch, own), device = {of[keys]}.shape{numbers}, {device}", "    heads = batch * own"]

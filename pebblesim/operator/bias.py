@@ -9,7 +9,7 @@ stream past: its sum is in the same order in every run, and it is written once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import pairwise
 from math import frexp
 from typing import Any, NamedTuple, cast
@@ -18,24 +18,27 @@ import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
+from pebblesim.kernels.bias_stays import SPAN
 from pebblesim.kernels.gluon import gluon
 from pebblesim.kernels.sequences import SEQUENCES
 from pebblesim.kernels.strides import WORDS
 from pebblesim.kernels.triton import FAR, triton
 from pebblesim.language.masks import Band
-from pebblesim.operator import programs_of_bias
+from pebblesim.operator import forecast_of_bias, programs_of_bias
 from pebblesim.operator.boxes import gluon_lost
 from pebblesim.operator.fresh import fresh
-from pebblesim.operator.launching import running
+from pebblesim.operator.launching import card_of, running
 from pebblesim.operator.layout import BYTES, empty_like, fits, fitted, on_gpu, room_for
 from pebblesim.operator.pattern import band_of
 from pebblesim.operator.planning import ROOM
 from pebblesim.operator.programs_of_bias import (
     ACROSS,
+    AT_ONCE,
     FORWARD,
     OF_BIAS,
     OF_KEYS,
     OF_QUERIES,
+    OF_V,
     Kernels,
     Rows,
     launched,
@@ -138,6 +141,8 @@ class Met(NamedTuple):
 
         `matrices`: those that the pass reads and writes, (batch, heads, n, d).
         """
+        if which == AT_ONCE:
+            return programs_of_bias.at_once(self.K.shape[2])
         width = max(self.Q.shape[3], self.V.shape[3])
         if matrices and self._streams(matrices) and (found := self._staying(which)) is not None:
             return found
@@ -154,7 +159,14 @@ class Met(NamedTuple):
         """Whether sequences may stream past a bias: on Hopper, where the copy engine knows where their matrices are."""
         alone = all(stride or length == 1 for x in matrices for stride, length in zip(x.stride(), x.shape, strict=True))
         near = all(x.shape[2] * x.stride(2) < FAR for x in matrices)
-        return alone and near and self.scale > 0 and self.band is None and self.dtype != "float32" and hopper(self.Q.device)
+        return (
+            alone
+            and near
+            and self.scale > 0
+            and self.band is None
+            and self.dtype != "float32"
+            and hopper(self.Q.device)
+        )
 
     def _staying(self, which: int) -> Kernels | None:
         """The kernels of a pass in which rows of the bias stay."""
@@ -235,7 +247,7 @@ def _loaded(
     tiling, asked = kernels.tiling, program(which, kernels, band)
     given = {**dict(sizes), **tiling.blocks, SEQUENCES: max(2, kernels.sequences)}
     if tiling.gluon:
-        made = gluon(asked, given, dtype, scale=scale, stages=tiling.stages, shared=1, at_once=kernels.sequences)
+        made = gluon(asked, given, dtype, band, scale=scale, stages=tiling.stages, shared=1, at_once=kernels.sequences)
     else:
         made = triton(asked, given, dtype, band, scale=scale, far=far, shared=1, **launched(tiling))
     return Loaded(running(made.text, tuple(each.name for each in made.kernels)), asked.inputs)
@@ -247,7 +259,7 @@ def _run(
     """Launch the kernels of a pass, of tensors by their names: sequences that are computed together are an axis."""
     matrices = [each for each in (*given.values(), *results.values()) if each.dim() > 3]
     kernels, Q, K = pairs.kernels(which, [each for each in matrices if each.dim() == 4]), pairs.Q, pairs.K
-    lengths, sides = (Q.shape[2], K.shape[2]), (("B_r", "b_r"), ("B_c", "b_c"))
+    lengths, sides = (Q.shape[2], K.shape[2]), (("B_r", "b_r"), ("B_c", "b_c", SPAN))
     blocks = kernels.tiling.blocks
     longest = [max(blocks.get(name, 1) for name in names) for names in sides]
     even = all(n % side == 0 for n, side in zip(lengths, longest, strict=True))
@@ -259,14 +271,14 @@ def _run(
     far = any(each.shape[-2] * max(each.stride(-2), 1) >= FAR for each in matrices)
     kinds = tuple(each.dtype for each in matrices)
     loaded = _loaded(which, kernels, sizes, far, pairs.dtype, pairs.band, scale, kinds)
-    number = 1 if which == OF_BIAS or kernels.tiling.gluon else kernels.sequences
-    taken = [_at_once(given[name], number) for name in loaded.taken]
-    written = {name: _at_once(each, number) for name, each in results.items()}
-    found = loaded.module.run(*taken, results=written, **({} if dL is None else {"dL": _at_once(dL, number)}))
+    number = 1 if which in (OF_BIAS, OF_V) or kernels.tiling.gluon else kernels.sequences
+    taken = [_several(given[name], number) for name in loaded.taken]
+    written = {name: _several(each, number) for name, each in results.items()}
+    found = loaded.module.run(*taken, results=written, **({} if dL is None else {"dL": _several(dL, number)}))
     return {name: results.get(name, each) for name, each in found.items()}
 
 
-def _at_once(x: Tensor, number: int) -> Tensor:
+def _several(x: Tensor, number: int) -> Tensor:
     """A tensor with an axis of so many sequences that are computed together; all of them have the same bias."""
     if number == 1:
         return x
@@ -332,16 +344,30 @@ def backward(
     given = {"Q": pairs.Q, "K": pairs.K, "V": pairs.V, "dO": dO, "O": O, "L": L, "bias": pairs.bias}
     dL = None if grad_L is None else grad_L[:, :, queries].reshape(L.shape).contiguous()
     made_of = dict(zip(("dQ", "dK", "dV"), room, strict=True))
-    given["v"] = v = _run(OF_QUERIES, pairs, asked.scale, given, {"dQ": made_of.pop("dQ")}, dL)["v"].view(L.shape)
+    dQ = made_of.pop("dQ")
+    at_once = dB is not None and _at_once(pairs, asked, dO, dB)
+    kernel, results = (OF_V, {}) if at_once else (OF_QUERIES, {"dQ": dQ})
+    given["v"] = v = _run(kernel, pairs, asked.scale, given, results, dL)["v"].view(L.shape)
     which = OF_KEYS
     if pairs.transposed is not None:
         given, which = given | {"bias_T": pairs.transposed}, ACROSS
     _run(which, pairs, asked.scale, given, made_of)
+    if dB is not None:
+        _write_dB(pairs, asked, dO, L, v, dB, dQ if at_once else None)
     for taken, each in zip(room, parts, strict=True):
         if taken is not each:
             each.copy_(taken[..., : each.shape[3]])
-    if dB is not None:
-        _write_dB(pairs, asked, dO, L, v, dB)
+
+
+def _at_once(pairs: Met, asked: Limits, dO: Tensor, dB: Tensor) -> bool:
+    """Whether dQ and dB are computed by one kernel: on cards that it is for, where it is faster by the forecast."""
+    Q, K, matrices = pairs.Q, pairs.K, (pairs.Q, pairs.K, pairs.V, dO)
+    repeated = any(n > 1 and not step for x in matrices for n, step in zip(x.shape, x.stride(), strict=True))
+    if pairs.band is not None or asked.scale <= 0 or dB.shape[1] > 1 or repeated or gluon_lost():
+        return False
+    width = max(Q.shape[3], pairs.V.shape[3])
+    sizes = forecast_of_bias.Sizes(Q.shape[0], pairs.sharing, Q.shape[1], Q.shape[2], K.shape[2], width)
+    return forecast_of_bias.at_once(sizes, pairs.dtype, card_of(Q.device))
 
 
 class Streams(NamedTuple):
@@ -365,10 +391,13 @@ class Streams(NamedTuple):
         return made | {name: made[name].contiguous().view(-1, each, self.L.shape[-1]) for name in ("L", "v")}
 
 
-def _write_dB(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: Tensor) -> None:
+def _write_dB(
+    pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: Tensor, dQ: Tensor | None = None
+) -> None:
     """Write dB, in the shape of the bias: kernels sum over sequences, and PyTorch over heads, rows and columns.
 
-    Groups with a bias of their own are computed some at a time where their tables would take too much memory.
+    Groups with a bias of their own are computed some at a time where their tables would take too much memory. `dQ`:
+    where it is written, too, at once.
     """
     (batch, heads, n_q, _), n_k = pairs.Q.shape, pairs.K.shape[2]
     in_turn = dB.shape[1] > 1  # neighbours in the batch have a bias of their own
@@ -387,7 +416,7 @@ def _write_dB(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: T
     met = target[..., of_rows, of_columns]
     if met.shape != target.shape:
         target.zero_()
-    parts = 1 if in_turn else _parts(pairs, groups, sequences)
+    parts = 1 if in_turn else _parts(pairs, groups, sequences, dQ is not None)
     direct = parts == 1 and met.shape[1:] == (heads, n_q, n_k)
     kind = dB.dtype if direct else torch.float32
     most = 1 if parts > 1 else max(1, ROOM // (heads * n_q * (n_k + WORDS) * kind.itemsize))
@@ -395,8 +424,10 @@ def _write_dB(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: T
     for first in range(0, groups, most):
         some = slice(first, min(first + most, groups))
         part, found = met[some] if several else met, cast(Tensor | float, 0.0)
-        each, left = divmod(sequences, parts)
-        for begin, count, length in ((0, parts, each), (parts * each, 1, left))[: 1 + (left > 0)]:
+        if dQ is not None:
+            found = _with_dQ(pairs, asked.scale, streams, some, bias[some], grouped(dQ)[some], parts)
+        each, left = divmod(sequences, parts) if dQ is None else (0, 0)
+        for begin, count, length in ((0, parts, each), (parts * each, 1, left))[each == 0 : 1 + (left > 0)]:
             there = direct and several and fits(part)
             room = part if there else _rows(dB, ((some.stop - first) * count, heads, n_q), n_k, kind)
             if pairs.band is not None:
@@ -412,11 +443,35 @@ def _write_dB(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: T
             part.copy_(found) if several or first == 0 else part.add_(found)
 
 
-def _parts(pairs: Met, groups: int, sequences: int) -> int:
+def _with_dQ(pairs: Met, scale: float, streams: Streams, some: slice, bias: Tensor, dQ: Tensor, parts: int) -> Tensor:
+    """Write dQ of some groups, (groups, sequences, heads, n_q, d), and return their dB in float32, by one kernel.
+
+    Of more keys than its blocks have, dQ has a part from as many keys each, which are added up in order.
+    """
+    given = streams.of_groups(some, 1, dQ.shape[1]) | {"bias": bias[:, None]}
+    (groups, heads, n_q, n_k), spans = bias.shape, programs_of_bias.spans(bias.shape[3])
+    room = _rows(bias, (groups, parts, heads, n_q), n_k, torch.float32)
+    of_spans = [dQ]
+    if len(spans) > 1:
+        of_spans = [*fresh(dQ.new_empty((len(spans), *dQ.shape), dtype=torch.float32))]
+    for keys, each in zip(spans, of_spans, strict=True):
+        of_keys = {name: given[name][..., keys, :] for name in ("K", "V")} | {"bias": given["bias"][..., keys]}
+        results = {"dQ": each, "dB": room[..., keys]}
+        _run(AT_ONCE, pairs._replace(K=pairs.K[:, :, keys]), scale, given | of_keys, results)
+    if len(spans) > 1:
+        dQ.copy_(reduce(torch.add, of_spans))
+    return room[:, 0] if parts == 1 else room.sum(1)
+
+
+def _parts(pairs: Met, groups: int, sequences: int, with_dQ: bool) -> int:
     """The parts of the sequences whose sums are made apart, so that there are blocks for all multiprocessors."""
-    sides = pairs.kernels(OF_BIAS).tiling.blocks
-    tiles = -(-pairs.Q.shape[2] // sides["B_r"]) * -(-pairs.K.shape[2] // sides["b_c"]) * pairs.Q.shape[1] * groups
-    return programs_of_bias.parts_of(tiles, sequences, multiprocessors(pairs.Q.device))
+    units = multiprocessors(pairs.Q.device)
+    heads, n_q, n_k = pairs.Q.shape[1] * groups, pairs.Q.shape[2], pairs.K.shape[2]
+    sides = pairs.kernels(AT_ONCE if with_dQ else OF_BIAS).tiling.blocks
+    tiles = -(-n_q // sides["B_r"]) * heads
+    if with_dQ:
+        return programs_of_bias.parts_at_once(tiles, sequences, units)
+    return programs_of_bias.parts_of(tiles * -(-n_k // sides["b_c"]), sequences, units)
 
 
 @lru_cache(maxsize=64)

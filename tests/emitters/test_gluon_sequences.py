@@ -1,4 +1,4 @@
-"""Gluon kernels whose rows of a bias stay while sequences stream past, by the interpreter: values, words, and no race."""
+"""Gluon kernels whose rows of a bias stay while sequences stream past, by the interpreter: values and words."""
 
 from __future__ import annotations
 

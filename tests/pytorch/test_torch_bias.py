@@ -14,6 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import gluon_interpreter  # noqa: E402
 import triton_interpreter  # noqa: E402
 from hypothesis import given, settings, strategies as st  # noqa: E402
 from judged_attention import refused  # noqa: E402
@@ -29,7 +30,7 @@ from pebblesim.operator import (  # noqa: E402
     programs_of_bias,
 )
 from pebblesim.operator.bias import Limits, in_groups  # noqa: E402
-from pebblesim.operator.programs_of_bias import ACROSS, FORWARD, OF_BIAS, OF_QUERIES, kernels_of  # noqa: E402
+from pebblesim.operator.programs_of_bias import ACROSS, AT_ONCE, FORWARD, OF_BIAS, OF_KEYS, OF_QUERIES, OF_V, kernels_of  # noqa: E402
 
 SMALL = programs_of_bias.tilings(*[(1, 32, 16, 4, 2)] * 4)
 """Tilings that are cheap to interpret."""
@@ -142,8 +143,9 @@ def module_of(text: str) -> Any:
         found, words = triton_interpreter.run(
             text,
             {name: each.detach().double().numpy() for name, each in named.items()},
-            str(named["Q"].dtype).removeprefix("torch."),
+            str(named["dO" if "dO" in named else "Q"].dtype).removeprefix("torch."),
             shift=None if dL is None else dL.numpy(),
+            others=gluon_interpreter.MODULES if "warp_specialize" in text else None,
             strides=strides,
             results={name: (tuple(each.shape), each.stride()) for name, each in results.items()},
             wide=wide,
@@ -329,6 +331,35 @@ def test_kernels_move_the_words_that_are_counted(interpreted: None, form: str, p
         assert counted["read", "bias"] == pairs * (2 * batches + 1)
         assert counted["read", "bias_T"] == pairs * batches and counted["written", "dB"] == pairs
     assert shared
+
+
+@pytest.mark.parametrize(("form", "parts", "most"), [("of all", 1, 384), ("of groups", 2, 384), ("of all", 3, 128)])
+@pytest.mark.parametrize("sides", [(True, True, True), (False, False, True)])
+def test_dQ_and_dB_by_one_kernel(
+    interpreted: None, form: str, parts: int, most: int, sides: Any, monkeypatch: Any
+) -> None:
+    """In parts of the sequences, and of the keys: no other kernel of dQ and dB is launched, and words are counted."""
+    monkeypatch.setattr(kernels, "_at_once", lambda *given: True)
+    monkeypatch.setattr(kernels, "_parts", lambda *given: parts)
+    monkeypatch.setattr(programs_of_bias, "MOST_KEYS", most)
+    n_q, n_k, heads = 37, 139, 2
+    launched = Counter[int]()
+    run = kernels._run
+
+    def counting(which: int, *given: Any) -> Any:
+        launched[which] += 1
+        return run(which, *given)
+
+    monkeypatch.setattr(kernels, "_run", counting)
+    judge(form, n_q, n_k, d=16, d_v=16, dtype=torch.float16, tolerance=2e-2, sides=sides)
+    (batches, groups), launches = ((3, 1) if form == "of all" else (6, 2)), -(-n_k // most)
+    across = ACROSS if sides[1] else OF_KEYS
+    assert launched == {FORWARD: 1, OF_V: 1, across: 1, AT_ONCE: launches * (groups if parts > 1 else 1)}
+    if all(sides):
+        pairs = heads * n_q * n_k
+        assert WORDS["read", "bias"] == pairs * (batches + groups * min(parts, batches // groups))
+        assert WORDS["written", "dB"] == pairs * groups * parts
+        assert WORDS["written", "dQ"] == heads * n_q * 16 * batches * launches
 
 
 @given(n=st.integers(1, 200), d=st.integers(1, 60), R=st.integers(1, 9), side=st.sampled_from([16, 32, 64]))
