@@ -28,10 +28,13 @@ from pebblesim.kernels.gluon_plan import check_shared, multiplies, refused, rows
 from pebblesim.kernels.gluon_product import ProductRoles
 from pebblesim.kernels.gluon_roles import Roles
 from pebblesim.kernels.gluon_scores import ScoresRoles
+from pebblesim.kernels.gluon_sequences import SequencesRoles
+from pebblesim.kernels.gluon_sequences_plan import sequences_of
 from pebblesim.kernels.gluon_text import HELPERS, common
 from pebblesim.kernels.gluon_widths import divided
 from pebblesim.kernels.gluon_writer import GluonWriter
 from pebblesim.kernels.products import products
+from pebblesim.kernels.sequences_past import is_past, of_one
 from pebblesim.kernels.strides import WORDS as GROUP
 from pebblesim.kernels.tables import GROUP_OF_WORDS, Tables, tables
 from pebblesim.kernels.triton import Source, Writes, check, for_no_pair, module, most_words, setting_of
@@ -60,6 +63,7 @@ def gluon(
     dense: bool = False,
     softcap: float = 0.0,
     sums: bool = False,
+    at_once: int = 3,
 ) -> Source:
     """Write the Gluon source of a program, for cards with compute capability 9.0.
 
@@ -75,6 +79,8 @@ def gluon(
         shared, dense: as for `triton`; so many heads of queries are a power of two of at most 64.
         sums: as for `triton`.
         softcap: as for `triton`.
+        at_once: of a program of `kernels.sequences_past`, whose sizes are then those of one length in tiles, the
+            sequences that a block has at a time.
 
     Raises:
         UsageError: the program, or these sizes, are none that this reading writes.
@@ -86,6 +92,8 @@ def gluon(
         raise refused(program, "a ring of one stage would be waited for by itself", "take --stages 2 or more")
     if shared:
         program = copied(program, sizes, GROUP_OF_WORDS)
+    streams = at_once if is_past(program) else 0
+    program = of_one(program) if streams else program
     made = _launches(program)
     _check_pairs(program, made, sizes, mask)
     band, apart_in_memory = mask if isinstance(mask, Band) else None, (shared, dense)
@@ -93,7 +101,7 @@ def gluon(
     setting = replace(setting, sums=sums)
 
     def written(setting: Setting, launch: Launch, name: str) -> Writes:
-        found = _planned(program, launch, sizes, stages, persistent, setting.tables)
+        found = _planned(program, launch, sizes, stages, persistent, setting.tables, streams)
         if found is None:
             return Writer(setting, launch, name)
         block, roles = found
@@ -156,7 +164,13 @@ def _launches(program: ir.Program) -> list[Launch]:
 
 
 def _planned(
-    program: ir.Program, launch: Launch, sizes: ir.Sizes, stages: int, persistent: bool, kept: Tables
+    program: ir.Program,
+    launch: Launch,
+    sizes: ir.Sizes,
+    stages: int,
+    persistent: bool,
+    kept: Tables,
+    streams: int = 0,
 ) -> tuple[Block, type[Roles]] | None:
     """The plan of a launch's Gluon kernel, and the maker of its statements; None if it is written as for Triton.
 
@@ -164,6 +178,8 @@ def _planned(
     """
     if not multiplies(launch):
         return None
+    if streams:
+        return sequences_of(program, launch, sizes, stages, streams), SequencesRoles
     loops = loops_of(launch)
     if _is_of_table(launch):
         loops = loops_of(divided(launch, sizes))
@@ -195,4 +211,6 @@ def _common(setting: Setting, writers: list[Writes]) -> str:
     kernels = [each for each in writers if isinstance(each, GluonWriter)]
     layouts, helpers = ({name for each in kernels for name in getattr(each, what)} for what in ("layouts", "helpers"))
     widths, stored = ({each.width for each in layouts if each.stored is kind} for kind in (False, True))
-    return common(setting.dtype, bool(setting.strides.of), widths, stored, helpers)
+    stays = (each.plan.stays for each in kernels)
+    kept = {(each.side, each.wide) for each in stays if each is not None}
+    return common(setting.dtype, bool(setting.strides.of), widths, stored, helpers, kept)

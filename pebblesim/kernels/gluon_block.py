@@ -46,7 +46,7 @@ THREADS = 128
 MOST_WARPGROUPS = 3
 """Warpgroups with sums beside the warp that loads: a fourth would have too few registers."""
 
-REGISTERS = {1: 240, 2: 240, 3: 160}
+REGISTERS = {1: 240, 2: 240, 3: 160, 4: 120}
 """Registers of a thread, by the number of warpgroups with sums; a multiple of 8."""
 
 LOADING_REGISTERS = 24
@@ -195,6 +195,29 @@ class Addition:
 
 
 @dataclass(frozen=True, eq=False)
+class Stays:
+    """Rows of a bias that stay in shared memory while sequences stream past.
+
+    Attributes:
+        read: the primitive that reads them, whole.
+        scores: the tile whose products start from a tile of them.
+        tiles, side: how many tiles they are, and columns of each.
+        wide: whether they are there in float32, and divided by the scale; else in the words of the matrices.
+    """
+
+    read: ir.Read
+    scores: ir.Tile
+    tiles: int
+    side: int
+    wide: bool
+
+    @property
+    def room(self) -> str:
+        """The name of the room, and with `_full` of its barrier."""
+        return f"{self.read.tile.name}_rows"
+
+
+@dataclass(frozen=True, eq=False)
 class Nest:
     """A loop within the loop of a block, that adds up the parts of products.
 
@@ -282,6 +305,7 @@ class Block(Loops):
         persistent: whether there are as many blocks as multiprocessors, each with several tiles of the grid, one after
             the other: what the next one needs arrives while one ends.
         roomy: whether threads have registers left, in which they exchange columns before they store sums.
+        stays: what stays while sequences stream past, of which each warpgroup then has one at a time.
     """
 
     warpgroups: int
@@ -297,6 +321,7 @@ class Block(Loops):
     turns: int = 0
     persistent: bool = False
     roomy: bool = True
+    stays: Stays | None = None
 
     @property
     def writes(self) -> list[ir.Write]:

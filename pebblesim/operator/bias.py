@@ -8,6 +8,7 @@ stream past: its sum is in the same order in every run, and it is written once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache, reduce
 from itertools import pairwise
 from math import frexp
@@ -39,6 +40,7 @@ from pebblesim.operator.programs_of_bias import (
     OF_QUERIES,
     OF_V,
     Kernels,
+    Rows,
     launched,
     program,
 )
@@ -118,6 +120,7 @@ class Met(NamedTuple):
         sharing: sequences, one after the other in the batch, that share a bias.
         band: the limits.
         dtype: of words.
+        scale: factor of Q Kᵀ.
     """
 
     Q: Tensor
@@ -130,12 +133,19 @@ class Met(NamedTuple):
     sharing: int
     band: Band | None
     dtype: str
+    scale: float
 
-    def kernels(self, which: int) -> Kernels:
-        """The kernels of a pass: with fewer sequences at a time where not so many share a bias, or blocks are few."""
+    def kernels(self, which: int, matrices: Sequence[Tensor] = ()) -> Kernels:
+        """The kernels of a pass: those in which rows of the bias stay where they are the faster ones; of the others
+        some with fewer sequences at a time where not so many share a bias, or blocks are few.
+
+        `matrices`: those that the pass reads and writes, (batch, heads, n, d).
+        """
         if which == AT_ONCE:
             return programs_of_bias.at_once(self.K.shape[2])
         width = max(self.Q.shape[3], self.V.shape[3])
+        if matrices and self._streams(matrices) and (found := self._staying(which)) is not None:
+            return found
         tiling, number = programs_of_bias.kernels_of(which, "32 bits" if self.dtype == "float32" else "16 bits", width)
         if number > 1:
             rows = self.K.shape[2] if which in (OF_KEYS, ACROSS) else self.Q.shape[2]
@@ -144,6 +154,34 @@ class Met(NamedTuple):
             while number > 1 and (self.sharing % number or blocks < fewest * number):
                 number //= 2
         return Kernels(tiling, number)
+
+    def _streams(self, matrices: Sequence[Tensor]) -> bool:
+        """Whether sequences may stream past a bias: on Hopper, where the copy engine knows where their matrices are."""
+        alone = all(stride or length == 1 for x in matrices for stride, length in zip(x.stride(), x.shape, strict=True))
+        near = all(x.shape[2] * x.stride(2) < FAR for x in matrices)
+        return (
+            alone
+            and near
+            and self.scale > 0
+            and self.band is None
+            and self.dtype != "float32"
+            and hopper(self.Q.device)
+        )
+
+    def _staying(self, which: int) -> Kernels | None:
+        """The kernels of a pass in which rows of the bias stay."""
+        if self.sharing == 1:
+            return None
+        batch, heads, n_q, d = self.Q.shape
+        sides = (self.K.shape[2], n_q) if which == ACROSS else (n_q, self.K.shape[2])
+        bias = Rows(*sides, batch * heads / multiprocessors(self.Q.device))
+        return programs_of_bias.staying(which, (d, self.V.shape[3]), bias)
+
+
+@lru_cache(maxsize=64)
+def hopper(device: torch.device) -> bool:
+    """Whether a device is a Hopper card with a Triton that has Gluon."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0) and gluon_lost() is None
 
 
 def _met(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, asked: Limits, backward: bool = False) -> Met:
@@ -159,7 +197,8 @@ def _met(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, asked: Limits,
     at_end = asked.at_end and n_q != n_k
     band = band_of(asked.left, asked.right, at_end, 1)
     sharing = asked.inner if bias.shape[1] == 1 else 1
-    return Met(Q, K, V, whole, across, queries, keys, sharing, band, str(query.dtype).removeprefix("torch."))
+    dtype = str(query.dtype).removeprefix("torch.")
+    return Met(Q, K, V, whole, across, queries, keys, sharing, band, dtype, asked.scale)
 
 
 def _readable(bias: Tensor, n_k: int) -> Tensor:
@@ -201,12 +240,14 @@ def _loaded(
 ) -> Loaded:
     """The kernels of a pass, for all lengths or, where tiles divide those of `sizes`, for such ones.
 
+    Where rows of the bias stay, for lengths of as many tiles of columns as those of `sizes` have.
+
     `kinds`: types of the matrices, by which its kernels are not told apart at their launch.
     """
     tiling, asked = kernels.tiling, program(which, kernels, band)
     given = {**dict(sizes), **tiling.blocks, SEQUENCES: max(2, kernels.sequences)}
     if tiling.gluon:
-        made = gluon(asked, given, dtype, band, scale=scale, shared=1, stages=tiling.stages)
+        made = gluon(asked, given, dtype, band, scale=scale, stages=tiling.stages, shared=1, at_once=kernels.sequences)
     else:
         made = triton(asked, given, dtype, band, scale=scale, far=far, shared=1, **launched(tiling))
     return Loaded(running(made.text, tuple(each.name for each in made.kernels)), asked.inputs)
@@ -216,18 +257,21 @@ def _run(
     which: int, pairs: Met, scale: float, given: dict[str, Tensor], results: dict[str, Tensor], dL: Tensor | None = None
 ) -> dict[str, Any]:
     """Launch the kernels of a pass, of tensors by their names: sequences that are computed together are an axis."""
-    kernels, Q, K = pairs.kernels(which), pairs.Q, pairs.K
+    matrices = [each for each in (*given.values(), *results.values()) if each.dim() > 3]
+    kernels, Q, K = pairs.kernels(which, [each for each in matrices if each.dim() == 4]), pairs.Q, pairs.K
     lengths, sides = (Q.shape[2], K.shape[2]), (("B_r", "b_r"), ("B_c", "b_c", SPAN))
     blocks = kernels.tiling.blocks
     longest = [max(blocks.get(name, 1) for name in names) for names in sides]
     even = all(n % side == 0 for n, side in zip(lengths, longest, strict=True))
-    n = 2**14 - (not even)
-    sizes = (("n_q", n), ("n_k", n), ("d_k", Q.shape[3]), ("d_v", pairs.V.shape[3]))
-    matrices = [each for each in (*given.values(), *results.values()) if each.dim() > 3]
+    n = [2**14 - (not even)] * 2
+    if kernels.tiling.gluon:
+        axis = 0 if which == ACROSS else 1
+        n[axis] = -(-lengths[axis] // longest[axis]) * longest[axis] - (not even)
+    sizes = (("n_q", n[0]), ("n_k", n[1]), ("d_k", Q.shape[3]), ("d_v", pairs.V.shape[3]))
     far = any(each.shape[-2] * max(each.stride(-2), 1) >= FAR for each in matrices)
     kinds = tuple(each.dtype for each in matrices)
     loaded = _loaded(which, kernels, sizes, far, pairs.dtype, pairs.band, scale, kinds)
-    number = kernels.sequences if which not in (OF_BIAS, OF_V) else 1
+    number = 1 if which in (OF_BIAS, OF_V) or kernels.tiling.gluon else kernels.sequences
     taken = [_several(given[name], number) for name in loaded.taken]
     written = {name: _several(each, number) for name, each in results.items()}
     found = loaded.module.run(*taken, results=written, **({} if dL is None else {"dL": _several(dL, number)}))

@@ -28,6 +28,9 @@ WHICH = {
 }
 """Kernels by what they compute; those of dQ compute v first."""
 
+STAYING = {"O": 1.17, "dK, dV": 0.93}
+"""The same as `FACTORS` of kernels in which rows of the bias stay."""
+
 FACTORS = {"O": 0.77, "v": 1.0, "dQ": 0.88, "dK, dV": 1.02, "dB": 1.27, "dQ, dB": 0.277}
 """Times on an H200 as multiples of the model's: fitted to layers that `benchmarks/gpu/bias.py` measured there."""
 
@@ -54,7 +57,7 @@ def names(way: str, sizes: Sizes, dtype: str, of_bias: bool, card: Card) -> str:
     """The kernels of a pass, with their tiles."""
     found = []
     for what in _passes(way, sizes, dtype, None, of_bias, card):
-        tiling = _kernels(what, sizes, dtype).tiling
+        tiling = _kernels(what, sizes, dtype, None, card).tiling
         sides = [side for name, side in tiling.blocks.items() if name != OF_PART][:2]
         found.append(f"{what} in tiles of {' x '.join(map(str, sides))}")
     return f"kernels with a bias: {'; '.join(found)}"
@@ -88,12 +91,17 @@ def at_once(sizes: Sizes, dtype: str, card: Card) -> bool:
 
 
 def _sum(each: tuple[str, ...], sizes: Sizes, dtype: str, band: Band | None, card: Card) -> float:
-    return sum(BEGINNING.get(what, 0.0) + FACTORS[what] * _seconds(what, sizes, dtype, band, card) for what in each)
+    return sum(BEGINNING.get(what, 0.0) + _seconds(what, sizes, dtype, band, card) for what in each)
 
 
-def _kernels(what: str, sizes: Sizes, dtype: str) -> kernels.Kernels:
+def _kernels(what: str, sizes: Sizes, dtype: str, band: Band | None, card: Card) -> kernels.Kernels:
     if what == "dQ, dB":
         return kernels.at_once(kernels.spans(sizes.n_k)[0].stop)
+    if card.capability == HOPPER and dtype != "float32" and band is None and sizes.sharing > 1:
+        sides = (sizes.n_k, sizes.n_q) if what == "dK, dV" else (sizes.n_q, sizes.n_k)
+        bias = kernels.Rows(*sides, sizes.sequences * sizes.heads / int(card.figures["multiprocessors"].value))
+        if (found := kernels.staying(WHICH[what], (sizes.d, sizes.d), bias)) is not None:
+            return found
     tiling, number = kernels.kernels_of(WHICH[what], "32 bits" if dtype == "float32" else "16 bits", sizes.d)
     while sizes.sharing % number:
         number //= 2
@@ -102,11 +110,15 @@ def _kernels(what: str, sizes: Sizes, dtype: str) -> kernels.Kernels:
 
 @lru_cache(maxsize=256)
 def _seconds(what: str, sizes: Sizes, dtype: str, band: Band | None, card: Card) -> float:
-    """Seconds of a kernel by the model."""
-    which, (tiling, number) = WHICH[what], (made := _kernels(what, sizes, dtype))
+    """Seconds of a kernel: those of the model, times its factor."""
+    which, (tiling, number) = WHICH[what], (made := _kernels(what, sizes, dtype, band, card))
     program, units = kernels.program(which, made, band), int(card.figures["multiprocessors"].value)
-    at_once = sizes.sharing if what in ("dB", "dQ, dB") else number
-    groups, blocks, n_k = sizes.heads * (sizes.sequences // at_once), dict(tiling.blocks), sizes.n_k
+    at_once, factor = sizes.sharing if what in ("dB", "dQ, dB") else number, FACTORS[what]
+    if what in STAYING and tiling.gluon:  # blocks have as many sequences as others
+        rows, all_of_them = sizes.n_k if what == "dK, dV" else sizes.n_q, sizes.heads * sizes.sequences
+        parts = max(1, round(sizes.sharing * units / (-(-rows // 64) * all_of_them)))
+        at_once, factor = -(-sizes.sharing // parts), STAYING[what]
+    groups, blocks, n_k = sizes.heads * -(-sizes.sequences // at_once), dict(tiling.blocks), sizes.n_k
     launches, beside = 1, 0
     if what == "dB":  # in parts, for all multiprocessors
         rows, columns = blocks.values()
@@ -124,7 +136,7 @@ def _seconds(what: str, sizes: Sizes, dtype: str, band: Band | None, card: Card)
     found = {each.launch.name: read(each.program) for each in source.kernels}
     costs = costs_of(program, tiling, given, dtype, groups, band, found)
     seconds = sum(launch_forecast(each, card).seconds for each in costs)
-    return launches * seconds + beside / card.rates["memory"].value
+    return factor * launches * seconds + beside / card.rates["memory"].value
 
 
 def _added_up(sizes: Sizes, parts: int, launches: int) -> int:

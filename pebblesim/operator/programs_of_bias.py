@@ -11,6 +11,7 @@ from pebblesim.kernels.bias import biased, gradient_of_bias
 from pebblesim.kernels.bias_stays import OF_PART, SPAN, gradients_at_once
 from pebblesim.kernels.gluon_gradients import SHARES
 from pebblesim.kernels.sequences import together
+from pebblesim.kernels.sequences_past import past
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Init, Loop, Program, Read, Write, walk
 from pebblesim.operator.planning import program_of
@@ -20,7 +21,10 @@ WIDEST = 128
 
 
 class Kernels(NamedTuple):
-    """The kernels of a pass: their tiling, and the sequences that a block has at a time."""
+    """The kernels of a pass: their tiling, and the sequences that a block has at a time.
+
+    Gluon kernels keep rows of the bias while sequences stream past, and Triton's read a tile of it for each of theirs.
+    """
 
     tiling: Tiling
     sequences: int = 1
@@ -80,6 +84,40 @@ def kernels_of(which: int, words: str, width: int) -> Kernels:
     return next(each[at] for (kind, most), each in TILINGS.items() if kind == words and width <= most)
 
 
+STAYING = {
+    FORWARD: Kernels(Tiling("flash2-forward", {"B_r": 64, "B_c": 128}, 4, 2, gluon=True), 3),
+    ACROSS: Kernels(Tiling("backward-two-pass-blocked", {"B_c": 64, "b_r": 64}, 4, 3, gluon=True), 3),
+}
+"""Kernels for Hopper in which rows of the bias stay, of the passes that have some."""
+
+STAYING_WIDTHS, MOST_STAYING, FEWEST_STAYING, MOST_BESIDE = (16, 32), 768, 8, 1.125
+"""Head dimensions that they are for, the most columns of the bias, the fewest sequences of a block, and the most
+columns of its tiles as multiples of those that there are: else the other kernels were as fast on an H200."""
+
+
+class Rows(NamedTuple):
+    """Rows of a bias that blocks may keep: how many and how long they are, and how many such matrices there are in all
+    for each multiprocessor, of all sequences and heads."""
+
+    rows: int
+    columns: int
+    matrices: float
+
+
+def staying(which: int, widths: tuple[int, int], bias: Rows) -> Kernels | None:
+    """The kernels of a pass in which rows of the bias stay, if there are some and they are the faster ones.
+
+    `widths`: head dimensions of queries and keys, and of values.
+    """
+    if which not in STAYING or not {*widths} <= {*STAYING_WIDTHS} or bias.columns > MOST_STAYING:
+        return None
+    found = STAYING[which]
+    rows, columns = found.tiling.blocks.values()
+    beside = -(-bias.columns // columns) * columns / bias.columns
+    few = -(-bias.rows // rows) * bias.matrices < FEWEST_STAYING
+    return None if few or beside > MOST_BESIDE else found
+
+
 def spans(n_k: int) -> list[slice]:
     """The keys of each launch of the kernel of dQ and dB at once: as many in each."""
     tile, launches = SIDE * SHARES[SIDE], -(-n_k // MOST_KEYS)
@@ -110,6 +148,8 @@ def program(which: int, kernels: Kernels, band: Band | None = None) -> Program:
         return part_of(made, ("v",))
     if which != FORWARD:
         made = part_of(made, ("v", "dQ") if which == OF_QUERIES else ("dK, dV",))
+    if kernels.tiling.gluon:
+        return past(made)
     return together(made, kernels.sequences) if kernels.sequences > 1 else made
 
 
