@@ -5,8 +5,8 @@
 Needs Triton, and no GPU: the kernels are compiled for an H200 and taken apart. Four schedulers of a multiprocessor
 begin an instruction of 32 threads in each cycle, 128 of a thread in all, and 16 exponentials (CUDA C++ programming
 guide, throughput of arithmetic instructions, compute capability 9.0). The layer has 4 heads of 384 tokens and 512
-sequences. "dQ, dK, dV" is the kernel of `bias_one_pass.py`, which computes them at once. Of a kernel for Hopper they are
-those of the loop over sequences, in the mean of its warpgroups, each of which has a text of its own.
+sequences. "dQ, dK, dV" is the kernel of `bias_one_pass.py`, which computes them at once. Of a kernel for Hopper they
+are those of the loop over sequences, in the mean of its warpgroups, each of which has a text of its own.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ GROUPS = {
 
 
 class Made(NamedTuple):
-    """A kernel: its text, its name, the names of tensors in float32, all tensors that it is given addresses of, pairs of
-    an iteration for each thread, and its warpgroups if it is one for Hopper."""
+    """A kernel: its text, its name, names of tensors in float32, all tensors that it is given addresses of, pairs of an
+    iteration for each thread, and its warpgroups if it is one for Hopper."""
 
     text: str
     name: str
