@@ -46,6 +46,7 @@ from pebblesim.kernels.terms import (
     wide,
 )
 from pebblesim.kernels.triton_ranges import Setting
+from pebblesim.kernels.words import LEAST_SIDE
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
 
@@ -86,7 +87,8 @@ def gradients_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Gradients | No
     side = ir.length(keys.range.block, sizes)
     shares = SHARES.get(side, 2)
     tiles, left = divmod(ir.length(span.block, sizes), shares * side)
-    if left or ir.length(rows.block, sizes) != ROWS:
+    widths = [padded(factors(each).left.shape[1], sizes) for each in products(keys.body)[:2]]
+    if left or ir.length(rows.block, sizes) != ROWS or min(widths) < LEAST_SIDE:
         return None
     result = product.target.tile
     room = (1, ROWS, padded(result.ranges[1], sizes))

@@ -23,6 +23,7 @@ from pebblesim.kernels.gluon import gluon
 from pebblesim.kernels.sequences import SEQUENCES
 from pebblesim.kernels.strides import WORDS
 from pebblesim.kernels.triton import FAR, triton
+from pebblesim.kernels.words import LEAST_SIDE
 from pebblesim.language.masks import Band
 from pebblesim.operator import forecast_of_bias, programs_of_bias
 from pebblesim.operator.boxes import gluon_lost
@@ -365,8 +366,10 @@ def _at_once(pairs: Met, asked: Limits, dO: Tensor, dB: Tensor) -> bool:
     repeated = any(n > 1 and not step for x in matrices for n, step in zip(x.shape, x.stride(), strict=True))
     if pairs.band is not None or asked.scale <= 0 or dB.shape[1] > 1 or repeated or gluon_lost():
         return False
-    width = max(Q.shape[3], pairs.V.shape[3])
-    sizes = forecast_of_bias.Sizes(Q.shape[0], pairs.sharing, Q.shape[1], Q.shape[2], K.shape[2], width)
+    widths = Q.shape[3], pairs.V.shape[3]
+    if min(widths) < LEAST_SIDE:
+        return False
+    sizes = forecast_of_bias.Sizes(Q.shape[0], pairs.sharing, Q.shape[1], Q.shape[2], K.shape[2], max(widths))
     return forecast_of_bias.at_once(sizes, pairs.dtype, card_of(Q.device))
 
 
