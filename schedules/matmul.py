@@ -80,7 +80,7 @@ def write_projections(m, A1, A3, X, Y, gemm, *blocks, of_queries=None):
     S, h = m.tensor("S", *A1.shape), m.tensor("h", *A3.shape)
 
     with m.phase("S"):
-        gemm(m, S, A1, X, *blocks, **({"of_rows": of_queries} if of_queries else {}))
+        gemm(m, S, A1, X, *blocks, of_rows=of_queries)
 
     with m.phase("h"):
         gemm(m, h, A3, Y, *blocks)
@@ -88,12 +88,15 @@ def write_projections(m, A1, A3, X, Y, gemm, *blocks, of_queries=None):
     return S, h
 
 
-def gemm_resident(m, C, A, B, b):
-    """Compute C = A B with b resident columns of B and A streamed: mk⌈n/b⌉ + kn + mn words moved, kb + b + 1 held."""
+def gemm_resident(m, C, A, B, b, *, of_rows=None):
+    """Compute C = A B with b resident columns of B and A streamed: mk⌈n/b⌉ + kn + mn words moved, kb + b + 1 held.
+
+    `of_rows`: as for `gemm`.
+    """
     (rows, terms), (_, columns) = A.shape, B.shape
     for j in m.tiles(columns, b, independent=True):
         B_j = m.read(B[:, j])
-        for i in m.tiles(rows, 1):
+        for i in m.tiles(rows, 1, **(of_rows or {})):
             C_ij = m.zeros(i, j)
             for k in m.tiles(terms, 1):
                 C_ij += m.read(A[i, k]) @ B_j[k, :]

@@ -17,14 +17,14 @@ ATTENTION, HOST_TIME, RACE = (ROOT / "docs" / f"{page}.md" for page in ("attenti
 MOST_FFPA = 6
 """Shapes above d = 256 that are shown beside FFPA's kernels: those with the most operations."""
 
-
-FFPA_CUTE = "ffpa cutedsl"
-"""FFPA's kernels in the CuTe DSL, as rows name them."""
+FFPA_TRITON, FFPA_CUTE = "ffpa triton", "ffpa cutedsl"
+"""FFPA's kernels, as rows name them."""
 
 
 def document(folder: Path) -> None:
     """Write the picture, the tables of docs/race.md and docs/host-time.md, and the figures that sentences repeat."""
-    if rows := loaded(folder, "race"):
+    rows, groups = loaded(folder, "race"), loaded(folder, "groups")
+    if rows:
         picture(folder, ROOT / "docs/pictures/drawn_race.png")
         parts = {"ratios": _ratios(rows), "each": _each(rows), "behind": _behind(rows), "alone": _behind_alone(rows)}
         parts["ffpa"] = _ffpa(rows)
@@ -33,10 +33,10 @@ def document(folder: Path) -> None:
         for page in (README, RACE):
             _put_means(page, rows)
         _put(README, r"(was measured on )\d+( \[shapes drawn by seeds\])", f"{len(rows)}")
-    if groups := loaded(folder, "groups"):
+    if groups:
         _put_table("race", "groups", _groups(groups))
-        for page in (README, RACE):
-            _put_cute(page, groups)
+    for page in (README, RACE) if rows or groups else ():
+        _put_cute(page, [*rows, *groups])
     if first := loaded(folder, "first"):
         _put_table("host-time", "first", _first(first))
     if host := loaded(folder, "host"):
@@ -67,25 +67,18 @@ def _put_means(page: Path, rows: list[dict[str, Any]]) -> None:
     _put(
         page,
         rf"(its Triton kernels take )\s*{asked} times as long as ours forward,\s+and {asked}( with gradients)",
-        "{} times as long as ours forward, and {}".format(*(_span_of_ffpa(rows, way) for way in WAYS)),
+        "{} times as long as ours forward, and {}".format(*(_span_of(rows, way, FFPA_TRITON) for way in WAYS)),
     )
 
 
-def _put_cute(page: Path, groups: list[dict[str, Any]]) -> None:
+def _put_cute(page: Path, rows: list[dict[str, Any]]) -> None:
     """Write the sentence of FFPA's kernels in the CuTe DSL, on the card alone."""
-    of_cute = [row for row in groups if FFPA_CUTE in row.get("both", {})]
+    raced = sum(FFPA_CUTE in row.get("both", {}) for row in rows)
     said = "were not raced"
-    if of_cute:
-        spans = []
-        for way in WAYS:
-            ratios = sorted(row[way][FFPA_CUTE]["card_us"] / row[way]["ours"]["card_us"] for row in of_cute)
-            spans.append(f"{ratios[0]:.2f} to {ratios[-1]:.2f}")
-        one, other = spans
-        said = (
-            f"take {one} times as long as ours forward, and {other} with gradients, on {len(of_cute)} shapes with "
-            "heads that share keys"
-        )
-    _put(page, r"(Its kernels in the CuTe DSL )(?:were not raced|take [^\n]*? that share keys)(\.)", said)
+    if raced:
+        one, other = (_span_of(rows, way, FFPA_CUTE) for way in WAYS)
+        said = f"take {one} times as long as ours forward, and {other} with gradients, on {raced} shapes"
+    _put(page, r"(Its kernels in the CuTe DSL )(?:were not raced|take [^\n]*? on \d+ shapes)(\.)", said)
 
 
 def _put_spans(page: Path, host: list[dict[str, Any]]) -> None:
@@ -260,12 +253,10 @@ def _family(name: str) -> str:
     return name.partition(",")[0]
 
 
-def _span_of_ffpa(rows: list[dict[str, Any]], way: str) -> str:
-    """The least and the largest ratio of FFPA's time on the card alone to ours."""
+def _span_of(rows: list[dict[str, Any]], way: str, who: str) -> str:
+    """The least and the largest ratio of a contender's time on the card alone to ours."""
     ratios = sorted(
-        min(each["card_us"] for name, each in row[way].items() if name.startswith("ffpa")) / row[way]["ours"]["card_us"]
-        for row in rows
-        if any(name.startswith("ffpa") for name in row.get("both", {}))
+        row[way][who]["card_us"] / row[way]["ours"]["card_us"] for row in rows if who in row.get("both", {})
     )
     return f"{ratios[0]:.1f} to {ratios[-1]:.1f}"
 

@@ -8,10 +8,7 @@ Each part adds to a file of FOLDER as it goes, and a case that fails is a row th
   `wide`: of 96, 192 and 384, and of keys wider than values; `cell`: 48 heads x 4, n = 8,192, d = 128, for which others
   publish rates; `flex`: PyTorch's FlexAttention, compiled, at the widths of `table` that it has;
 - `bytes`: hopper_bytes.jsonl, counted and measured (`hopper_bytes.py`);
-- `calibrating`, `others`, `drawn`: times of Gluon kernels of the attentions that a card is calibrated with, of Triton
-  kernels of these that are near the fastest by forecast, and of both for 80 attentions that a seed draws (`drawn.py`),
-  and for a `few` where PyTorch's kernels were faster;
-  launches are timed one by one for every second attention, to which factors may be fitted, and not for the others.
+- `calibrating`, `others`, `drawn`, `few`: times of single kernels (`hopper_cells.py`).
 
 A row of hopper.jsonl says useful operations a second, in TFLOP/s (2 n² (d_k + d_v) for each head forward, 2 n² (3 d_k +
 2 d_v) backward, half under a causal mask): after a fifth of a second of rest, which lets the card have its highest
@@ -33,7 +30,7 @@ import queue
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -43,16 +40,14 @@ from statistics import median
 from threading import BrokenBarrierError
 from typing import Any, NamedTuple
 
-from pebblesim.advice import cards
-from pebblesim.advice.tiles import HOPPER, PROBLEM, Tiling, hopper_tiling, tilings
+import hopper_cells
+
+from pebblesim.advice.tiles import HOPPER, PROBLEM, Tiling, hopper_tiling
 from pebblesim.kernels.gluon import gluon
 from pebblesim.kernels.module import module_of
 from pebblesim.kernels.triton import Source
 from pebblesim.language import masks
 from pebblesim.language.registry import get
-from pebblesim.measuring.calibrate.calibrate import load, save
-from pebblesim.measuring.calibrate.measure import Measured, measured, near
-from pebblesim.measuring.calibrate.shapes import Cell, Shape, calibrating, drawn
 from pebblesim.measuring.race import seconds_of_launches
 
 TWO_PASSES = "backward-two-pass-blocked"
@@ -67,25 +62,7 @@ LARGEST_OF_PYTORCH = 256
 CHECKED = 1024
 """Queries and keys of the shapes whose errors are measured."""
 
-SEED, NUMBER, WITHIN = 2711, 80, 1.5
-"""The attentions that are drawn, and how far forecasts may be from the fastest; as in drawn.py."""
-
-NEAREST = 1.15
-"""How far forecasts may be from the fastest for the Triton kernels of attentions that a card is calibrated with."""
-
-PARTS = ("table", "narrow", "wide", "cell", "bytes", "calibrating", "others", "drawn", "few", "flex")
-
-FEW = (
-    Shape("forward", 906, 906, 128, 1, 1, "causal"),
-    Shape("forward", 128, 128, 768, 64, 1, "causal"),
-    Shape("forward", 372, 372, 80, 128, 4, "causal"),
-    Shape("forward", 150, 150, 160, 2, 8, "causal"),
-    Shape("backward", 150, 150, 160, 2, 8, "causal"),
-    Shape("backward", 995, 995, 256, 4, 2),
-    Shape("backward", 1331, 1331, 192, 4, 1),
-    Shape("backward", 1024, 1024, 512, 1, 128),
-)
-"""Attentions of a drawn race where PyTorch's kernels were faster, and one of 128 heads that share few keys."""
+PARTS = ("table", "narrow", "wide", "cell", "bytes", "flex", *hopper_cells.PARTS)
 
 REST = 0.2
 """Seconds of rest before each contender."""
@@ -423,42 +400,6 @@ def table(torch: Any, asked: list[Case], notes: Notes) -> None:
                 )
 
 
-def gluon_cells(schedules: Container[str], widths: Iterable[int]) -> list[Cell]:
-    """The Gluon kernels of some schedules for the attentions that a card is calibrated with, but for single queries."""
-    large = cards.card("H200").size("shared_per_block")
-    return [
-        Cell(shape, tiling)
-        for shape in calibrating(tuple(widths))
-        for tiling in tilings(PROBLEM[shape.way], large, True)
-        if tiling.gluon and tiling.widths[0] <= shape.d <= tiling.widest["d_v"] and shape.n_q > 1
-        if tiling.schedule in schedules
-    ]
-
-
-def drawn_cells(device: str, shapes: list[Shape]) -> list[Cell]:
-    """All kernels near the fastest, and all Gluon kernels, for some attentions."""
-    card = next((each for each in cards.cards().values() if each.device == device), cards.card("H200"))
-    found = near(shapes, card, WITHIN)
-    for shape in shapes:
-        for tiling in tilings(PROBLEM[shape.way], card.size("shared_per_block"), True):
-            fits = tiling.widths[0] <= shape.d <= tiling.widest["d_v"] and shape.n_q > 1
-            if tiling.gluon and fits and Cell(shape, tiling) not in found:
-                found.append(Cell(shape, tiling))
-    return found
-
-
-def cells(made: list[Cell], path: Path, by_launch: bool) -> None:
-    """Times of kernels, behind those that the file has."""
-    rows: list[Measured] = load(path) if path.exists() else []
-    for row in measured(made, by_launch):
-        rows.append(row)
-        if len(rows) % 20 == 0:
-            save(rows, path)
-    save(rows, path)
-    failed = [row for row in rows if not row.seconds]
-    print(f"{path.name}: {len(rows)} kernels, {len(failed)} failed {[row.error for row in failed[:3]]}", flush=True)
-
-
 def main() -> None:
     import torch
 
@@ -467,8 +408,8 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--schedules", nargs="+", default={each.schedule for each in HOPPER}, help="to calibrate with")
     parser.add_argument("--widths", type=int, nargs="+", default=(64, 128, 256, 512), help="to calibrate with")
-    parser.add_argument("--seed", type=int, default=SEED, help="of the attentions that are drawn")
-    parser.add_argument("--number", type=int, default=NUMBER, help="of these")
+    parser.add_argument("--seed", type=int, default=hopper_cells.SEED, help="of the attentions that are drawn")
+    parser.add_argument("--number", type=int, default=hopper_cells.NUMBER, help="of these")
     given, began = parser.parse_args(), time.monotonic()
     given.output.mkdir(parents=True, exist_ok=True)
     device = torch.cuda.get_device_name()
@@ -489,18 +430,10 @@ def main() -> None:
             elif part == "bytes":
                 script, output = Path(__file__).with_name("hopper_bytes.py"), given.output / "hopper_bytes.jsonl"
                 subprocess.run([sys.executable, str(script), "-o", str(output)], check=False)
-            elif part == "calibrating":
-                cells(gluon_cells(given.schedules, given.widths), given.output / "gluon_calibrating.jsonl", True)
-            elif part == "others":
-                card = next((each for each in cards.cards().values() if each.device == device), cards.card("H200"))
-                cells(near(calibrating(), card, NEAREST), given.output / "others_calibrating.jsonl", True)
-            elif part == "few":
-                cells(drawn_cells(device, list(FEW)), given.output / "gluon_few.jsonl", True)
-            elif part == "drawn":
-                shapes = list(drawn(given.seed, given.number))
-                for first, by_launch in ((1, False), (0, True)):
-                    made, name = drawn_cells(device, shapes[first::2]), f"gluon_drawn_{given.seed}.jsonl"
-                    cells(made, given.output / name, by_launch)
+            else:
+                cells_of = partial(hopper_cells.cells_of, schedules=given.schedules, widths=given.widths)
+                for made, name, by_launch in cells_of(part, device, seed=given.seed, number=given.number):
+                    hopper_cells.add(made, given.output / name, by_launch)
         except Exception as error:  # the other parts are run
             print(f"{part}: {said(error)}", flush=True)
         torch.cuda.empty_cache()

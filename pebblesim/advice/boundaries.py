@@ -17,10 +17,10 @@ from pebblesim.language.masks import Mask
 from pebblesim.language.registry import Schedule, some_of_problem
 
 NEAR = 1.5
-"""The best blocks are searched for schedules whose largest blocks move at most this multiple of the fewest words."""
+"""Better blocks are searched for schedules whose largest blocks move at most this multiple of the fewest words."""
 
 SEARCHED = 3
-"""Schedules for which better blocks are searched at most, at each boundary: a search takes up to a second."""
+"""Schedules for which the best blocks are searched at most, at each boundary: a search takes up to a second."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class Boundary:
         cache: the cache of size M.
         M: the number of words that fit there.
         rows: the schedules that fit, least I/O first. Schedules that move at most 1.5 times the words of the first have
-            the blocks with the least I/O; the others have the largest blocks that fit.
+            the blocks of the rule "fit", and three of them those of "best"; the others have the blocks of "fit" without
+            a mask.
         too_large: the smallest feasible M of schedules that do not fit, by name.
         bandwidth: bytes per second across the boundary; None if it is not known.
         own: the schedules with the user's blocks, whether they fit or not.
@@ -107,14 +108,14 @@ def _boundary(
     # Better blocks change little, so they are searched only for schedules that may win, and for the one that does
     # without a mask: to find the one that does under it takes seconds.
     rows.sort(key=lambda row: row.io)
-    searched = [
-        count(row.schedule, blocks="best", **arguments) for row in rows[:SEARCHED] if row.io <= NEAR * rows[0].io
-    ]
+    near = [row for row in rows if row.io <= NEAR * rows[0].io]
+    searched = [_better(row, "best" if place < SEARCHED else "fit", arguments) for place, row in enumerate(near)]
     unmasked = arguments | {"mask": None}
     runs = runs_of(problem_name, schedules=[row.schedule for row in rows], blocks="best", **unmasked)
     best = best_of(runs, searched[0].schedule)
     if best is not None:
-        searched.append(best if mask is None else count(best.schedule, blocks="best", **arguments))
+        known = min((row for row in (*rows, *searched) if row.schedule == best.schedule), key=lambda row: row.io)
+        searched.append(best if mask is None else _better(known, "best", arguments))
     rows = sorted({row.schedule: row for row in (*rows, *searched)}.values(), key=lambda row: row.io)
     own = tuple(compare(problem_name, blocks=blocks, **arguments)) if blocks else ()
     said = f"{cache}, {_binary(card.size(figure))}"
@@ -125,3 +126,10 @@ def _largest(algorithm: Schedule, arguments: dict[str, Any]) -> Counted:
     """Count with the largest blocks that fit; with tiles without an allowed pair, a smaller block could move less."""
     chosen = count(algorithm, **arguments | {"mask": None})
     return chosen if arguments["mask"] is None else count(algorithm, **arguments | {"blocks": chosen.blocks})
+
+
+def _better(row: Counted, rule: str, arguments: dict[str, Any]) -> Counted:
+    """Count with the blocks of a rule under the mask, if they move fewer words; no search for what is optimal."""
+    if row.io == row.lower_bound.value:
+        return row
+    return min(row, count(row.schedule, blocks=rule, **arguments), key=lambda each: each.io)

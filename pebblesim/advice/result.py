@@ -135,15 +135,7 @@ class Advice(OurKernels, Result):
         Raises:
             UsageError: the mask has no closed form.
         """
-        if self.mask is None:
-            return boundary.best
-        if not isinstance(self.mask, Band):
-            raise UsageError(f"mask {self.mask} has no closed form to explain; causal, window:W and band:W have one.")
-        for row in boundary.rows:
-            with suppress(UsageError):  # its tiles are not alike, or cut from others
-                formula(self._program(row), self.mask)
-                return row
-        raise UsageError(f"no schedule that fits has a closed form under the mask {self.mask}; leave out --explain.")
+        return _with_closed_form(self, boundary)
 
     def _program(self, row: Counted) -> Any:
         algorithm = get(row.schedule).in_dims(self.dims)
@@ -357,3 +349,17 @@ def _heading(advice: Advice) -> str:
         heads += f"with {next(iter(advice.dims.values())):,} rows of queries)"
     given = listed(advice.asked or advice.dims)
     return f"{advice.card.name}: {advice.problem}, {given}, {advice.dtype}{under}, {heads}"
+
+
+def _with_closed_form(advice: Advice, boundary: Boundary) -> Counted:
+    """As `Advice.explained`."""
+    mask = advice.mask
+    if mask is None:
+        return boundary.best
+    if not isinstance(mask, Band):
+        raise UsageError(f"mask {mask} has no closed form to explain; causal, window:W and band:W have one.")
+    for row in boundary.rows:
+        with suppress(UsageError):  # its tiles are not alike, or cut from others
+            formula(get(row.schedule).in_dims(advice.dims).under(mask), mask)
+            return row
+    raise UsageError(f"no schedule that fits has a closed form under the mask {mask}; leave out --explain.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -45,10 +45,13 @@ def dims_meant(solves: Problem, named: Mapping[str, object]) -> Mapping[str, str
     if not named:
         raise NoSizes(f"{taken} none.")
     given = ", ".join(f"{name} = {size}" for name, size in named.items())
-    raise UsageError(f"{taken} {given}{_missing(named, solves)}{_blocks_among(named, {*own, *solves.dims})}")
+    others = {name: size for name, size in named.items() if name not in {"n", "d", *own, *solves.dims}}
+    near = {name: get_close_matches(name, {*own, *solves.dims}, n=1, cutoff=0.75) for name in others}
+    as_meant = [meant for name in named for meant in near.get(name, [name])]
+    raise UsageError(f"{taken} {given}{_missing(as_meant, solves)}{_hint(others, near)}")
 
 
-def _missing(named: Mapping[str, object], solves: Problem) -> str:
+def _missing(named: Collection[str], solves: Problem) -> str:
     """Say which sizes are missing, n or d or a dimension where others have their own, or which of n and d is idle."""
     from_nd = (solves.rectangle or solves).from_nd
     begun = {from_nd[name] for name in named if name in from_nd and (solves.rectangle or name not in ("n", "d"))}
@@ -61,11 +64,10 @@ def _missing(named: Mapping[str, object], solves: Problem) -> str:
     return f"; leave out {' and '.join(idle)}, which no dimension is left for" if idle else ""
 
 
-def _blocks_among(named: Mapping[str, object], dims: set[str]) -> str:
-    """Say where sizes of blocks are given, if there are names that no dimension has, or which dimension was meant."""
-    others = {name: size for name, size in named.items() if name not in {"n", "d", *dims}}
-    if near := [match for name in others for match in get_close_matches(name, dims, n=1, cutoff=0.75)]:
-        return f"; did you mean {' and '.join(near)}?"
+def _hint(others: Mapping[str, object], near: Mapping[str, list[str]]) -> str:
+    """Say of names that no dimension has which dimensions are near, or else where sizes of blocks are given."""
+    if meant := [match for matches in near.values() for match in matches]:
+        return f"; did you mean {' and '.join(meant)}?"
     on_the_line = " ".join(f"--block {name}={size}" for name, size in others.items())
     return f"; sizes of blocks are given as blocks={others}, or {on_the_line}." if others else "."
 

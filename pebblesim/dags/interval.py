@@ -16,12 +16,13 @@ class Interval:
         io, moves: the best game known, packed as in `pebblesim.game.moves`.
         bound, proof: the lower bound in words, and its proof.
         states: number of states kept.
+        steps: number of states expanded or estimated.
         ended: why the search ended, if it ended without a proof.
     """
 
     def __init__(self, task: Task, io: int, moves: NDArray[np.int64], bound: int, proof: str) -> None:
         self.task, self.io, self.moves, self.bound, self.proof = task, io, moves, bound, proof
-        self.states, self.ended = 0, "time"
+        self.states, self.steps, self.ended = 0, 0, "time"
 
     @property
     def proven(self) -> bool:

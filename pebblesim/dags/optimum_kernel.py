@@ -41,7 +41,8 @@ class Tree(NamedTuple):
     entry: Any  # waiting states, in lists by rank
     follows: Any
     heads: Any
-    count: Any  # number of states, number of entries, current rank
+    count: Any  # number of states, number of entries, current rank, steps: states expanded or estimated
+    place: Any  # where the last expansion stopped: state, its I/O, the vertex computed, writes among the deleted values
 
 
 class Room(NamedTuple):
@@ -61,7 +62,7 @@ def room_for(vertices: int, words: int) -> Room:
         states=np.zeros((2, 3 * words), dtype=np.uint64),
         hashes=np.empty((3, vertices), dtype=np.uint64),
         links=np.empty((5, 2 * vertices), dtype=np.int64),
-        lists=np.empty((4, vertices + 1), dtype=np.int64),
+        lists=np.empty((5, vertices + 1), dtype=np.int64),
     )
 
 
@@ -213,19 +214,27 @@ def _forced(board: BitBoard, worth: Any, red: Any, blue: Any, held: int) -> int:
     return -1
 
 
+@part()
+def _ended(tree: Tree, nodes: int, free: int, rank: int, steps: int, how: int, last: int) -> Any:
+    """Record what a call has reached, and return its result."""
+    tree.count[0], tree.count[1], tree.count[2] = nodes, free, rank
+    tree.count[3] += steps
+    return how, last
+
+
 @kernel(allocates=False)
 def search(board: BitBoard, tree: Tree, room: Room, budget: int) -> Any:
     """Begin or continue the search for a number of states, expanded or estimated; return (result, last state).
 
-    A state may have thousands of followers. If the budget ends among them, the next call expands the state again, and
-    skips those that it knows. States of rank `tree.heads.size` or more are ignored. `FULL` means that there is no room
-    for more states.
+    A state may have millions of followers. If the budget ends among them, a later call goes on at this place, unless it
+    stopped at another state meanwhile: then it expands the state again, and skips those that it knows. States of rank
+    `tree.heads.size` or more are ignored. `FULL` means that there is no room for more states.
     """
     n, words = board.degree.size, board.inputs.size
     inputs, outputs, preds, M, once = board.inputs, board.outputs, board.preds, board.M, board.once
     states, keys, costs, closed, heads = tree.states, tree.keys, tree.costs, tree.closed, tree.heads
-    table, limit, entries = tree.table, tree.parents.size, tree.entry.size
-    nodes, free, f = tree.count[0], tree.count[1], tree.count[2]
+    table, limit, entries, place = tree.table, tree.parents.size, tree.entry.size, tree.place
+    nodes, free, f, began = tree.count[0], tree.count[1], tree.count[2], budget
     row, rows, links = room.sets, room.sets[16:], room.links
     red, blue, done = row[0], row[1], row[2]
     undone, worth, useful, other_worth = row[3], row[4], row[5], row[6]
@@ -236,7 +245,7 @@ def search(board: BitBoard, tree: Tree, room: Room, budget: int) -> Any:
     state, symmetric = room.states[0], board.base.size > 0
     key = room.states[1] if symmetric else state
     hashes, at = room.hashes, room.lists[0]
-    members, chosen, bets = room.lists[1], room.lists[2], room.lists[3]
+    members, chosen, bets, stopped = room.lists[1], room.lists[2], room.lists[3], room.lists[4]
     if nodes == 0:  # the only pebbles of the first state are blue ones on the inputs
         for k in range(words):
             red[k], blue[k], undone[k] = _ZERO, _ZERO, outputs[k]
@@ -254,8 +263,7 @@ def search(board: BitBoard, tree: Tree, room: Room, budget: int) -> Any:
             f += 1
             continue
         if budget <= 0:
-            tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
-            return GOES_ON, 0
+            return _ended(tree, nodes, free, f, began - budget, GOES_ON, 0)
         node = tree.entry[at_head]
         if closed[node] == CLOSED:
             heads[f] = tree.follows[at_head]
@@ -270,8 +278,7 @@ def search(board: BitBoard, tree: Tree, room: Room, budget: int) -> Any:
             finished &= undone[k] == _ZERO
             held += popcount(red[k])
         if finished:
-            tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
-            return FOUND, node
+            return _ended(tree, nodes, free, f, began - budget, FOUND, node)
         if once and closed[node] == WAITS:
             closed[node] = LOOKED_AT
             rank = cost + to_come_once(board, undone, red, blue, rows, links)
@@ -282,8 +289,8 @@ def search(board: BitBoard, tree: Tree, room: Room, budget: int) -> Any:
                 continue
         of_use(board, undone, done, worth, useful)
         only = _forced(board, worth, red, blue, held)
-        full, why = False, FULL
-        for v in range(n):
+        full, why, writes, goes_on = False, FULL, 0, place[0] == node and place[1] == cost
+        for v in range(place[2] if goes_on else 0, n):
             if (only >= 0 and v != only) or not has(worth, v) or has(red, v):
                 continue
             possible, read = True, 0
@@ -324,7 +331,7 @@ def search(board: BitBoard, tree: Tree, room: Room, budget: int) -> Any:
             if evict > count:
                 continue
             for k in range(evict):
-                chosen[k] = k
+                chosen[k] = stopped[k] if goes_on else k
             while True:
                 for k in range(words):
                     gone[k] = _ZERO
@@ -339,7 +346,8 @@ def search(board: BitBoard, tree: Tree, room: Room, budget: int) -> Any:
                         bets[bet] = members[chosen[k]]
                         bet += 1
                 # Without recomputation each deleted value is written; otherwise it may be lost and computed again.
-                for writes in range((1 << bet) - 1, (1 << bet) - 2 if once else -1, -1):
+                for writes in range(place[3] if goes_on else (1 << bet) - 1, (1 << bet) - 2 if once else -1, -1):
+                    goes_on = False
                     if budget <= 0:
                         full, why = True, GOES_ON
                         break
@@ -395,8 +403,9 @@ def search(board: BitBoard, tree: Tree, room: Room, budget: int) -> Any:
             if full:
                 break
         if full:
-            tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
-            return why, 0
+            place[0], place[1], place[2], place[3] = node, cost, v, writes
+            for k in range(n):
+                stopped[k] = chosen[k]
+            return _ended(tree, nodes, free, f, began - budget, why, 0)
         closed[node] = CLOSED
-    tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
-    return NONE, 0
+    return _ended(tree, nodes, free, f, began - budget, NONE, 0)

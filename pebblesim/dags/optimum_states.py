@@ -42,10 +42,24 @@ def searchable(graph: Cdag, rules: str) -> bool:
     return rules in RULES and graph.weights is None and (graph.vertices <= MOST_VERTICES or rules == "partial")
 
 
-def search_states(run: Interval, states: int | None, memory: int, end: float, on_progress: Callable[[], None]) -> None:
+def search_states(
+    run: Interval,
+    states: int | None,
+    memory: int,
+    end: float,
+    on_progress: Callable[[], None],
+    steps: int | None = None,
+) -> None:
     """Narrow an interval by a search of states, in the order of the I/O so far and to come (A*).
 
-    A graph of more than `MOST_VERTICES` is not searched.
+    Args:
+        run: the interval; a graph of more than `MOST_VERTICES` is not searched.
+        states: most states to store; as many as fit into the memory by default.
+        memory: bytes.
+        end: when to stop, by the clock.
+        on_progress: called every now and then.
+        steps: most states to expand or estimate; any number by default. A state may have millions of followers that are
+            estimated, and of which none is stored. With this limit what is found does not depend on the clock.
     """
     from pebblesim.dags import optimum_kernel as kernel
 
@@ -64,12 +78,10 @@ def search_states(run: Interval, states: int | None, memory: int, end: float, on
     space = kernel.room_for(len(board.degree), words)
     some = 2
     while True:
-        began, before = time.monotonic(), int(tree.count[0])
-        how, last = kernel.search(board, tree, space, some)
-        # So few may be estimates alone, which the next call makes again: where no state is new, it may do more.
-        stuck = int(tree.count[0]) == before
-        some = min(AT_ONCE, 2 * some) if stuck or time.monotonic() - began < LONG else max(2, some // 2)
-        run.states = int(tree.count[0])
+        began = time.monotonic()
+        how, last = kernel.search(board, tree, space, some if steps is None else min(AT_ONCE, steps - run.steps))
+        some = min(AT_ONCE, 2 * some) if time.monotonic() - began < LONG else max(2, some // 2)
+        run.states, run.steps = int(tree.count[0]), int(tree.count[3])
         run.raise_to(int(tree.count[2]), f"search: every game begins in one of {run.states:,} states")
         on_progress()
         if how == kernel.FOUND:
@@ -86,6 +98,9 @@ def search_states(run: Interval, states: int | None, memory: int, end: float, on
                 return
             room = min(limit, 2 * room)
             tree = _larger(kernel, tree, room)
+        if steps is not None and run.steps >= steps:
+            run.ended = "steps"
+            return
         if time.monotonic() > end:
             return
 
@@ -107,7 +122,8 @@ def _tree(kernel: Any, room: int, words: int, below: int, symmetric: bool, place
         entry=np.empty(2 * room, dtype=np.int32),
         follows=np.empty(2 * room, dtype=np.int32),
         heads=np.full(below, -1, dtype=np.int32),
-        count=np.zeros(3, dtype=np.int64),
+        count=np.zeros(4, dtype=np.int64),
+        place=np.full(4, -1, dtype=np.int64),
     )
 
 
@@ -121,7 +137,7 @@ def _larger(kernel: Any, old: Any, room: int) -> Any:
     for name in ("entry", "follows"):
         getattr(new, name)[:free] = getattr(old, name)[:free]
     new.heads[:] = old.heads
-    new.count[:] = old.count
+    new.count[:], new.place[:] = old.count, old.place
     kernel.rehash(new.table, new.keys, nodes)
     return new
 

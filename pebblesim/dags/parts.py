@@ -31,6 +31,9 @@ MOST_VERTICES: Final = 30_000
 MOST_STATES: Final = 60_000
 """Most states of the search in a part; where they do not suffice, what they prove counts."""
 
+STEPS_OF_A_STATE: Final = 64
+"""Steps of the search in a part for each of its states: those expanded, and those estimated and not stored."""
+
 MEMORY: Final = 2**28
 """Bytes for the states of a part."""
 
@@ -217,7 +220,7 @@ def excess(graph: Cdag, M: int, most: int, rules: str = "no-recompute") -> tuple
         run = Interval(task, best.io, np.empty(0, dtype=np.int64), least, "compulsory")
         work += TO_BEGIN * component.edges
         if best.io > least and (states := min(MOST_STATES, most // component.edges)) > 1:
-            search_states(run, states, MEMORY, float("inf"), lambda: None)
-            work += run.states * component.edges
+            search_states(run, states, MEMORY, float("inf"), lambda: None, STEPS_OF_A_STATE * states)
+            work += max(run.states, run.steps // STEPS_OF_A_STATE) * component.edges
         total += run.bound - least
     return total, work

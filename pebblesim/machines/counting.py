@@ -225,7 +225,7 @@ class Nesting:
         for number, of_several in enumerate(several[1:], 2):
             last = number == len(several)
             by = product if last else get("matmul-tiled")
-            levels.append((nested(levels[-1][0], by, below if last else (), of_several), by))
+            levels.append((nested(levels[-1][0], by, below, of_several), by))
         return cls(run, machine, product, below, tuple(levels))
 
     @property

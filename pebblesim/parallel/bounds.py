@@ -48,28 +48,28 @@ class Products:
     Attributes:
         of_a_pair: the products of a pair.
         capacity: the most products with X words within reach.
-        convex: the same, or more, as a convex function of X.
+        convex: the same, or more, as a convex function of X; None if the capacity is convex.
         row, key: the words of a row and of a key that are within reach for nothing if the device owns them.
     """
 
     of_a_pair: int
     capacity: Callable[[int], int]
-    convex: Callable[[int], int]
     row: int
     key: int
+    convex: Callable[[int], int] | None = None
 
 
 def products_of(team: Team) -> Products:
     if not team.backward:
         capacity = Latent(team.d_k, team.d_v) if team.latent else Fresh(team.d_k, 1, 1, False)
-        return Products(team.d_v, capacity, capacity, *team.line_words)
+        return Products(team.d_v, capacity, *team.line_words)
     columns = min(team.d_k, team.d_v)  # of all seven matrices; the others need not be counted
     gradients = Gradients(columns)
     weight = sum(Gradients.weights)
     if team.latent:  # a word of K is a word of V as well, and one of dK is one of dV
         row, key = 3 * columns, 2 * columns
-        return Products(columns * weight, lambda X: gradients(2 * X), lambda X: gradients.convex(2 * X), row, key)
-    return Products(columns * weight, gradients, gradients.convex, 3 * columns, 4 * columns)
+        return Products(columns * weight, lambda X: gradients(2 * X), row, key, lambda X: gradients.convex(2 * X))
+    return Products(columns * weight, gradients, 3 * columns, 4 * columns, gradients.convex)
 
 
 def any_memory(team: Team) -> int:
@@ -81,7 +81,9 @@ def any_memory(team: Team) -> int:
     products = products_of(team)
     of_heads = team.sharing * team.pairs * products.of_a_pair
     full, rest = divmod(-(-team.kv_heads * of_heads // team.P), of_heads)
-    room = products.convex if full and team.kv_heads > 1 else products.capacity
+    room = products.capacity
+    if full and team.kv_heads > 1:
+        room = products.convex or room
     touched = full * (first_that(lambda X: room(X) >= of_heads, 1) - 1) if full else 0
     touched += first_that(lambda X: room(X) >= rest, 0)
     own = team.heads * team.most_rows * products.row + team.kv_heads * team.most_keys * products.key

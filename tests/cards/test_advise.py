@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import pebblesim as ps
 from pebblesim.advice import cards
 from pebblesim.advice.amounts import amount
-from pebblesim.advice.boundaries import NEAR
+from pebblesim.advice.boundaries import NEAR, SEARCHED
 from pebblesim.advice.cards import FIGURES, TEXTS, Card, Figure
 from pebblesim.analysis import terms
 from pebblesim.analysis.masked_sums import symbol
@@ -156,6 +156,15 @@ def test_the_first_schedule_moves_least_of_all_that_fit(problem: str, mask: str 
             assert row.io <= same.io or row.io > NEAR * boundary.best.io
             again = ps.count(row.schedule, M=boundary.M, blocks=row.blocks, mask=mask, **row.dims)
             assert again.io == row.io and again.io >= boundary.best.io
+
+
+@pytest.mark.slow
+def test_a_schedule_behind_the_first_three_has_blocks_for_the_mask_too() -> None:
+    sizes: dict[str, Any] = {"n": 70, "d": 12, "mask": "causal"}
+    inner = ps.advise(TOY, problem_name="forward", dtype="float32", **sizes).boundaries[0]
+    (place,) = (place for place, row in enumerate(inner.rows) if row.schedule == "row-stationary-forward")
+    assert place >= SEARCHED and inner.rows[place].io <= NEAR * inner.best.io
+    assert inner.rows[place].io == ps.count("row-stationary-forward", M=inner.M, **sizes).io == 4270
 
 
 def test_the_roofline_is_what_the_figures_make_it() -> None:

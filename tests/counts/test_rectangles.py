@@ -244,6 +244,8 @@ def test_one_row_of_a_mask_is_a_mask_of_one_query() -> None:
         ({"n": 4, "d": 2, "n_q": 1, "n_k": 5}, "it got n = 4, d = 2, n_q = 1, n_k = 5"),
         ({"n": 4, "d": 2, "m": 1}, "problem 'forward' takes the sizes n, d, or"),
         ({"n": 4}, "it got n = 4"),
+        ({"n_qq": 8, "n_k": 8, "d": 4}, r"d = 4; did you mean n_q\?$"),
+        ({"n_q": 8, "nk": 8, "d_k": 4}, r"d_k = 4; d_v is missing; did you mean n_k\?$"),
         (
             {"n": 4, "d": 2, "B_c": 4},
             "d = 2, B_c = 4; sizes of blocks are given as blocks={'B_c': 4}, or --block",

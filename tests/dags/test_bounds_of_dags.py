@@ -2,6 +2,7 @@
 
 import csv
 import random
+import re
 import sys
 from pathlib import Path
 
@@ -51,6 +52,17 @@ def test_a_table_goes_on_where_it_ended_and_its_bounds_hold(tmp_path: Path, monk
         least = least_by_layers(graphs[row["file"]], int(row["M"]))
         assert int(row["cost"]) >= least >= max(int(row[name]) for name in bounds_of_dags.BOUNDS if row.get(name))
     assert bounds_of_dags.summary(rows).startswith("4 rows, ")
+
+
+def test_the_page_has_the_means_of_the_table() -> None:
+    with (ROOT / "benchmarks" / "bounds_of_dags.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    page = (ROOT / "docs" / "dags.md").read_text(encoding="utf-8")
+    head, *lines = bounds_of_dags.summary(rows).splitlines()
+    assert head.startswith(f"{len(rows)} rows, 127 above") and f"other 93 of the {len(rows)} rows" in page
+    for line in lines:
+        graphs, several, mean, least = re.fullmatch(r"(.*): (\d+) rows, mean (.*), least (.*)", line).groups()
+        assert f"| {graphs.removesuffix(' vertices')} | {several} | {mean}, least {least} |" in page
 
 
 @pytest.mark.slow

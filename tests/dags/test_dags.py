@@ -1047,3 +1047,31 @@ def test_a_search_of_states_goes_on_however_slow_the_machine(monkeypatch: pytest
     least = ps.optimum(graph, M=3).io
     monkeypatch.setattr("pebblesim.dags.optimum_states.time", SimpleNamespace(monotonic=lambda: next(clock)))
     assert ps.optimum(graph, M=3).io == least
+
+
+@pytest.mark.parametrize("rules", SEARCHED[:2])
+def test_a_search_goes_on_among_the_followers_of_a_state(rules: str) -> None:
+    """A state may have more followers than a call looks at, all of them too dear to be stored, and soon forgotten."""
+    graph = scattered(14, 2, 1)
+    task, least = Task(graph, 4, rules), optimum(graph, 4, rules).io
+    board, _ = _bit_board(task)
+    for budget in (2, 10**9):
+        tree = _tree(optimum_kernel, 10**5, len(board.inputs), least + 1, len(board.base) > 0, 1)
+        space = optimum_kernel.room_for(len(board.degree), len(board.inputs))
+        calls = (optimum_kernel.search(board, tree, space, budget) for _ in range(10**5))
+        how, last = next(call for call in calls if call[0] != optimum_kernel.GOES_ON)
+        assert (how, tree.costs[last]) == (optimum_kernel.FOUND, least)
+
+
+@pytest.mark.parametrize("rules", SEARCHED[:2])
+def test_a_search_of_so_many_steps_says_that_they_ended_it(rules: str) -> None:
+    graph = scattered(14, 2, 1)
+    task, least = Task(graph, 3, rules), optimum(graph, 3, rules).io
+    ended = []
+    for steps in (0, 1, 20, 300, 10**6):
+        run = Interval(task, 10**3, np.empty(0, dtype=np.int64), 0, "")
+        optimum_states.search_states(run, None, 2**24, float("inf"), lambda: None, steps)
+        assert run.steps <= steps and run.bound <= least
+        assert run.proven == (run.ended != "steps") and (run.io == least or not run.proven)
+        ended.append(run.ended)
+    assert ended[:3] == ["steps"] * 3 and ended[-1] == "time"

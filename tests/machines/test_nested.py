@@ -28,6 +28,7 @@ from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.lower_bounds.bounds import best
 from pebblesim.machines.finding import on_machine
+from pebblesim.machines.machine import Level, Machine
 from pebblesim.machines.named import machine
 from pebblesim.machines.nesting import nested, tiles
 from pebblesim.machines.playing import moves
@@ -89,7 +90,7 @@ def cases(draw: st.DrawFn, names: tuple[str, ...] = ()) -> tuple[Any, ...]:
     known = sorted({tile.name for tile in tiles(schedule.program)} - {""})
     below = tuple(draw(st.sets(st.sampled_from(known)))) if known else ()
     inner = []
-    for kept in (below, ())[: draw(st.integers(1, 2))]:
+    for kept in (below, draw(st.sampled_from([(), below])))[: draw(st.integers(1, 2))]:
         product = draw(st.sampled_from(PRODUCTS))
         inner.append((product, kept, {block: draw(st.integers(1, 3)) for block in get(product).blocks}))
     return name, dims, blocks, inner
@@ -139,6 +140,15 @@ NESTED: dict[str, tuple[str, dict[str, int], dict[str, int], list[Inner]]] = {
         {"n": 5, "d": 3},
         {"B_r": 2, "B_c": 3},
         [("matmul-streamed", ("P", "l_i", "m_i", "m_new", "O_i"), {"a": 2, "b": 2})],
+    ),
+    "forward, four memories": (
+        "flash2-forward",
+        {"n": 5, "d": 3},
+        {"B_r": 3, "B_c": 2},
+        [
+            ("matmul-tiled", ("P", "l_i", "m_i", "m_new", "O_i"), {"b": 2}),
+            ("matmul-streamed", ("P", "l_i", "m_i", "m_new", "O_i"), {"a": 2, "b": 2}),
+        ],
     ),
     "backward": (
         "flash2-backward",
@@ -249,11 +259,17 @@ def test_what_cannot_be_nested_is_refused_in_a_sentence() -> None:
 
 def test_what_is_advised_for_tiles_below_can_be_done() -> None:
     """From one tile on, each refusal says what to give for --below, until the schedule is counted."""
-    for name, below in (("flash2-forward", ["P"]), ("flash1-forward", []), ("small-cache", [])):
+    three = Machine("three", "memory", (Level("A", 2**15), Level("B", 2**14), Level("C", 2**13)))
+    for name, below, place in (
+        ("flash2-forward", ["P"], "H100"),
+        ("flash2-forward", ["P"], three),
+        ("flash1-forward", [], "H100"),
+        ("small-cache", [], "H100"),
+    ):
         counted = None
         while counted is None:
             try:
-                counted = on_machine(name, machine="H100", below=below, n=64, d=16)
+                counted = on_machine(name, machine=place, below=below, n=64, d=16)
             except UsageError as error:
                 (said,) = re.findall(r"with --below (\S+) \(in Python: below=\[", str(error))
                 assert {*below} < {*said.split(",")}
