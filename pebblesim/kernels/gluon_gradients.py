@@ -256,7 +256,8 @@ class GradientsRoles(Roles):
             self.values.mark(node.tile, loaded=True)
             return
         columns, at = Name("at_j"), term("w") * self.plan.tiles + "k"
-        where, there = self._pairs_exist(columns)
+        queries, there = self._exist(columns)
+        where = [*queries, *there]
         held, scale = self.values.named(node.tile), self.values.factor
         (_, _, pitch) = self.setting.strides.of[node.tensor]
         place = total([term(self.setting.of[node.tensor]), self._rows() * pitch, columns.along("[None, :]")])
@@ -277,13 +278,13 @@ class GradientsRoles(Roles):
         side = self.plan.side
         return tile * side + call("arange", 0, side, call("SliceLayout", 0, self.scope.layout(side)))
 
-    def _pairs_exist(self, columns: Name) -> tuple[list[Term], list[Term]]:
-        """The predicates of the pairs of a tile of the bias that exist, and of its columns alone."""
+    def _exist(self, columns: Name, group: int = 1) -> tuple[list[Term], list[Term]]:
+        """The predicates of the rows of a tile that exist, and of its columns, in whole groups of so many."""
         if self.setting.even:
             return [], []
         queries, keys = (self.setting.size(rng.dim) for rng in (self.plan.own, self.plan.keys.range))
-        there = columns.along("[None, :]") < keys
-        return [self._rows() < queries, there], [there]
+        end = keys if group == 1 else call("cdiv", keys, group) * group
+        return [self._rows() < queries], [columns.along("[None, :]") < end]
 
     # A sequence
 
@@ -415,11 +416,12 @@ class GradientsRoles(Roles):
         return [st.Let((self.setting.of[node.tensor],), (first + wide(COPY) * copy * WORDS,))]
 
     def _write_sums(self, node: ir.Write) -> None:
-        """Write dB of each tile of keys: four threads write a sector of 8 words of a row."""
+        """Write dB of each tile of keys: four threads write 8 words of a row, a sector, whole at its end, too."""
         (_, _, pitch), columns = self.setting.strides.of[node.tensor], Name("at_j")
         place = total([term(self.setting.of[node.tensor]), self._rows() * pitch, columns.along("[None, :]")])
+        queries, keys = self._exist(columns, WORDS)
+        where = [*queries, *keys]
         for number, held in enumerate(self.sums):
-            where, _ = self._pairs_exist(columns)
             self.say(st.Let(("at_j",), (self._columns(term("w") * self.plan.tiles + number),)))
             value = held.to(f"{self.setting.of[node.tensor]}.dtype.element_ty")
             self.say(st.Store(node.tensor, place, value, all_of(where), line=node.line))

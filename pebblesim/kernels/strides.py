@@ -21,7 +21,10 @@ WORDS = 8
 QUERIES = ("Q", "Q_C", "dO")
 """Matrices with a row for each query: a program has one of them, the first of which says how many."""
 
-OVER_PAIRS = ("bias", "bias_T", "dB")
+GRADIENT = "dB"
+"""The gradient of a bias; its rows have room for whole groups of `WORDS`, which kernels write."""
+
+OVER_PAIRS = ("bias", "bias_T", GRADIENT)
 """Matrices over queries and keys, which batches may share."""
 
 RESULTS = "results"

@@ -428,7 +428,7 @@ def _write_dB(
             found = _with_dQ(pairs, asked.scale, streams, some, bias[some], grouped(dQ)[some], parts)
         each, left = divmod(sequences, parts) if dQ is None else (0, 0)
         for begin, count, length in ((0, parts, each), (parts * each, 1, left))[each == 0 : 1 + (left > 0)]:
-            there = direct and several and fits(part)
+            there = direct and several and fits(part) and n_k % WORDS == 0
             room = part if there else _rows(dB, ((some.stop - first) * count, heads, n_q), n_k, kind)
             if pairs.band is not None:
                 room.zero_()  # tiles without a pair are written by no one

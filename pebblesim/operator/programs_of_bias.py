@@ -178,7 +178,7 @@ def parts_of(tiles: int, sequences: int, units: int) -> int:
     return max(1, min(-(-BLOCKS * units // tiles), sequences // FEWEST))
 
 
-STARTING, SUMMING, LEAST = 4.0, 0.75, 8
+STARTING, SUMMING, LEAST = 10.0, 0.3, 8
 """What it takes to begin a block of dQ and dB at once, and to add up the dB of a part, in times of a sequence; and the
 fewest sequences of a part."""
 

@@ -127,7 +127,7 @@ def dQ_dB_rows(w: gl.constexpr, dO_i, dO_i_full, dO_i_free, Q_i, K_j, V_j, v_i_r
             fence_async_shared()
             mbarrier.arrive(dQ_part_full.index(w), count=1)
     at_j = w * 64 + gl.arange(0, 64, gl.SliceLayout(0, tile_64))
-    gl.store(dB_at + at_i[:, None] * dB_row + at_j[None, :], dB.to(dB_at.dtype.element_ty), mask=(at_i[:, None] < n_q) & (at_j[None, :] < n_k))
+    gl.store(dB_at + at_i[:, None] * dB_row + at_j[None, :], dB.to(dB_at.dtype.element_ty), mask=(at_i[:, None] < n_q) & (at_j[None, :] < gl.cdiv(n_k, 8) * 8))
 
 @gluon.jit(do_not_specialize=["R", "n_q", "n_k", "parts", "own", "bias_batch", "bias_head", "bias_row", "bias_several", "bias_within", "dQ_batch", "dQ_head", "dQ_row", "dQ_copy", "dB_batch", "dB_head", "dB_row", "dB_copy"])
 def dQ_dB(dO_tiles, Q_tiles, K_tiles, V_tiles, v_tiles, L_tiles, bias_ptr, dQ_ptr, dB_ptr, R, n_q, n_k, parts, own, bias_batch, bias_head, bias_row, bias_several, bias_within, dQ_batch, dQ_head, dQ_row, dQ_copy, dB_batch, dB_head, dB_row, dB_copy):
