@@ -114,11 +114,11 @@ def _seconds(what: str, sizes: Sizes, dtype: str, band: Band | None, card: Card)
     which, (tiling, number) = WHICH[what], (made := _kernels(what, sizes, dtype, band, card))
     program, units = kernels.program(which, made, band), int(card.figures["multiprocessors"].value)
     at_once, factor = sizes.sharing if what in ("dB", "dQ, dB") else number, FACTORS[what]
-    if what in STAYING and tiling.gluon:  # blocks have as many sequences as others
-        rows, all_of_them = sizes.n_k if what == "dK, dV" else sizes.n_q, sizes.heads * sizes.sequences
-        parts = max(1, round(sizes.sharing * units / (-(-rows // 64) * all_of_them)))
-        at_once, factor = -(-sizes.sharing // parts), STAYING[what]
-    groups, blocks, n_k = sizes.heads * -(-sizes.sequences // at_once), dict(tiling.blocks), sizes.n_k
+    groups, blocks, n_k = sizes.heads * (sizes.sequences // at_once), dict(tiling.blocks), sizes.n_k
+    if what in STAYING and tiling.gluon:  # a block for each multiprocessor, with as many sequences as others
+        tiles = -(-(sizes.n_k if what == "dK, dV" else sizes.n_q) // next(iter(blocks.values())))
+        at_once, groups = -(-tiles * sizes.heads * sizes.sequences // units), max(1, units // tiles)
+        factor = STAYING[what]
     launches, beside = 1, 0
     if what == "dB":  # in parts, for all multiprocessors
         rows, columns = blocks.values()
