@@ -41,7 +41,8 @@ def contenders(torch: Any, shape: Shape, flex: str = "masks", peers: tuple[str, 
     if flex == "all" or (flex == "masks" and shape.mask in ("window", "packed")):
         found["flex"] = by_flex(torch, shape)
     if "ffpa" in peers and 256 < shape.d <= 1024 and shape.mask in ("none", "causal"):
-        found |= {f"ffpa {backend}": by_ffpa(shape, backend) for backend in ("cutedsl", "triton")}
+        backend = "cutedsl" if 320 <= shape.d <= 512 and importlib.util.find_spec("cutlass") else "triton"
+        found[f"ffpa {backend}"] = by_ffpa(shape, backend)
     for name in ("flash-attn", "flash-attn-4"):
         if name in peers and shape.d <= 256:
             found[name] = by_flash_attention(torch, shape, name)
@@ -118,7 +119,10 @@ def by_flex(torch: Any, shape: Shape) -> Call:
 
 
 def by_ffpa(shape: Shape, backend: str) -> Call:
-    """FFPA's kernels for head dimensions above 256, from the package ffpa-attn."""
+    """FFPA's kernels for head dimensions above 256, from the package ffpa-attn.
+
+    Those in the CuTe DSL are for a Hopper card and head dimensions from 320 to 512, and need nvidia-cutlass-dsl.
+    """
     from ffpa_attn import ffpa_attn_func
 
     rest = {"is_causal": shape.mask == "causal", "enable_gqa": shape.shared > 1}

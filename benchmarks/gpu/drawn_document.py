@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from drawn_report import BEHIND, WAYS, host_table, least, loaded, mean, picture, ratios
+from drawn_report import BEHIND, RIGHT, WAYS, host_table, least, loaded, mean, picture, ratios
 from drawn_shapes import Shape
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,11 +18,16 @@ MOST_FFPA = 6
 """Shapes above d = 256 that are shown beside FFPA's kernels: those with the most operations."""
 
 
+FFPA_CUTE = "ffpa cutedsl"
+"""FFPA's kernels in the CuTe DSL, as rows name them."""
+
+
 def document(folder: Path) -> None:
     """Write the picture, the tables of docs/race.md and docs/host-time.md, and the figures that sentences repeat."""
     if rows := loaded(folder, "race"):
         picture(folder, ROOT / "docs/pictures/drawn_race.png")
-        parts = {"ratios": _ratios(rows), "behind": _behind(rows), "alone": _behind_alone(rows), "ffpa": _ffpa(rows)}
+        parts = {"ratios": _ratios(rows), "each": _each(rows), "behind": _behind(rows), "alone": _behind_alone(rows)}
+        parts["ffpa"] = _ffpa(rows)
         for part, lines in parts.items():
             _put_table("race", part, lines)
         for page in (README, RACE):
@@ -29,6 +35,8 @@ def document(folder: Path) -> None:
         _put(README, r"(was measured on )\d+( \[shapes drawn by seeds\])", f"{len(rows)}")
     if groups := loaded(folder, "groups"):
         _put_table("race", "groups", _groups(groups))
+        for page in (README, RACE):
+            _put_cute(page, groups)
     if first := loaded(folder, "first"):
         _put_table("host-time", "first", _first(first))
     if host := loaded(folder, "host"):
@@ -61,6 +69,23 @@ def _put_means(page: Path, rows: list[dict[str, Any]]) -> None:
         rf"(its Triton kernels take )\s*{asked} times as long as ours forward,\s+and {asked}( with gradients)",
         "{} times as long as ours forward, and {}".format(*(_span_of_ffpa(rows, way) for way in WAYS)),
     )
+
+
+def _put_cute(page: Path, groups: list[dict[str, Any]]) -> None:
+    """Write the sentence of FFPA's kernels in the CuTe DSL, on the card alone."""
+    of_cute = [row for row in groups if FFPA_CUTE in row.get("both", {})]
+    said = "were not raced"
+    if of_cute:
+        spans = []
+        for way in WAYS:
+            ratios = sorted(row[way][FFPA_CUTE]["card_us"] / row[way]["ours"]["card_us"] for row in of_cute)
+            spans.append(f"{ratios[0]:.2f} to {ratios[-1]:.2f}")
+        one, other = spans
+        said = (
+            f"take {one} times as long as ours forward, and {other} with gradients, on {len(of_cute)} shapes with "
+            "heads that share keys"
+        )
+    _put(page, r"(Its kernels in the CuTe DSL )(?:were not raced|take [^\n]*? that share keys)(\.)", said)
 
 
 def _put_spans(page: Path, host: list[dict[str, Any]]) -> None:
@@ -207,6 +232,32 @@ def _ffpa(rows: list[dict[str, Any]]) -> list[str]:
             cells.append(" / ".join("–" if each is None else f"{each:,.0f}" for each in times))
         lines.append(f"| {row['shape']} | {' | '.join(cells)} |")
     return lines
+
+
+def _each(rows: list[dict[str, Any]]) -> list[str]:
+    """Geometric means of the time of each contender divided by ours, over the shapes that it computes."""
+    lines = [
+        "| contender | shapes | forward, with launches | on the card alone | both, with launches | on the card alone |"
+    ]
+    lines.append("| --- " * 6 + "|")
+    names = sorted({_family(name) for row in rows for name in row.get("both", {})} - {"ours"})
+    for name in names:
+        times: dict[tuple[str, str], list[float]] = {}
+        for row in rows:
+            right = [each for each in row.get("both", {}) if max(row["errors"][each].values()) <= RIGHT]
+            theirs = [each for each in right if _family(each) == name and each in row["forward"]]
+            for way, kind in product(WAYS, ("wall_us", "card_us")) if theirs else ():
+                best = min(row[way][each][kind] for each in theirs)
+                times.setdefault((way, kind), []).append(best / row[way]["ours"][kind])
+        if times:
+            cells = " | ".join(f"{mean(each):.2f}" for each in times.values())
+            lines.append(f"| {name} | {len(next(iter(times.values())))} | {cells} |")
+    return lines
+
+
+def _family(name: str) -> str:
+    """A contender without how it was given heads or a mask."""
+    return name.partition(",")[0]
 
 
 def _span_of_ffpa(rows: list[dict[str, Any]], way: str) -> str:

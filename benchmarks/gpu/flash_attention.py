@@ -3,8 +3,8 @@
 `python benchmarks/gpu/flash_attention.py CHECKOUT --file tests --sets 2000 --seed 1` runs `tests/test_flash_attn.py` of
 a checkout of Dao-AILab/flash-attention, `--file hopper` its `hopper/test_flash_attn.py`, each set in one of several
 processes. Memory is filled before each call: the allocator's with 777, all that `attention` takes with NaN. What was
-run before is in the rows, and is not run again. `--table` prints the table of docs/attention.md. `--package DIR` tests
-a package of kernels in our place, which `pebblesim gpu emit --target package` has written.
+run before is in the rows, and is not run again. `--table` prints the table of docs/attention-tests.md. `--package DIR`
+tests a package of kernels in our place, which `pebblesim gpu emit --target package` has written.
 """
 
 from __future__ import annotations
@@ -320,7 +320,7 @@ def summary(options: argparse.Namespace, found: list[dict[str, Any]]) -> dict[st
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The table of docs/attention.md: what became of the sets of each test, and why some were not computed."""
+    """The table of docs/attention-tests.md: what became of the sets of each test, and why some were not computed."""
     lines = [
         "| file | test | sets | passed | failed | refused | skipped by itself |",
         "|" + "---|" * 7,

@@ -3,13 +3,14 @@
 Rates are those of hopper.jsonl, h100/hopper.jsonl and hopper_flex.jsonl, which kernels of ours and others reached in
 one process; of the widths that these have not, those of grid.jsonl. Heads of 192 columns are those of
 columns_in_parts.jsonl first, with kernels that do not pad them. Of kernels of ours the fastest stands for all.
-FFPA's are those of the race on drawn shapes, which fill a card.
+FFPA's are those of the race on drawn shapes and of chosen ones with shared KV heads, which fill a card.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,21 @@ FILES = {
 """The rows of a card; of a size that is in two files, those of the first count."""
 
 
-RACES = {"NVIDIA H200": "h200/drawn_race/race.jsonl"}
-"""The rows of a card's race on drawn shapes."""
+RACES = {"NVIDIA H200": ("h200/drawn_race/race.jsonl", "h200/drawn_race/groups.jsonl")}
+"""The rows of a card's races on drawn and on chosen shapes."""
+
+CUTE = "ffpa cutedsl"
+"""FFPA's kernels in the CuTe DSL, which it takes where that package is installed."""
 
 
-def raced(name: str) -> dict[Shape, dict[int, tuple[int, int]]]:
-    """Of each shape and length at which FFPA was raced: heads, and useful TFLOP/s of its fastest kernel on the card."""
+def raced(names: Iterable[str]) -> dict[Shape, dict[int, tuple[int, int]]]:
+    """Of each shape and length at which FFPA was raced: heads, and useful TFLOP/s of its fastest kernel on the card.
+
+    Where its kernels in the CuTe DSL ran at some length, only the lengths at which they ran.
+    """
     found: dict[Shape, dict[int, tuple[int, int]]] = {}
-    for line in (HERE / name).read_text(encoding="utf-8").splitlines():
+    of_cute: set[tuple[Shape, int]] = set()
+    for line in chain.from_iterable((HERE / name).read_text(encoding="utf-8").splitlines() for name in names):
         row = json.loads(line)
         heads, n = row["batch"] * row["kv_heads"] * row["shared"], row["n"]
         theirs = [each for each in row.get("forward", {}) if each.startswith("ffpa") and each in row["both"]]
@@ -47,8 +55,14 @@ def raced(name: str) -> dict[Shape, dict[int, tuple[int, int]]]:
         backward = min(row["both"][each]["card_us"] - row["forward"][each]["card_us"] for each in theirs)
         for way, micro in (("forward", forward), ("backward", backward)):
             shape = Shape(way, row["d"], row["d"], row["mask"].replace("none", ""))
-            found.setdefault(shape, {})[n] = (heads, round(useful(shape, n, heads) / micro / 1e6))
-    return found
+            by, rate = found.setdefault(shape, {}), round(useful(shape, n, heads) / micro / 1e6)
+            by[n] = max(by.get(n, (0, 0)), (heads, rate), key=lambda each: each[1])
+            of_cute |= {(shape, n)} if CUTE in theirs else set()
+    with_cute = {shape for shape, _ in of_cute}
+    return {
+        shape: {n: rate for n, rate in by.items() if shape not in with_cute or (shape, n) in of_cute}
+        for shape, by in found.items()
+    }
 
 
 def rates(name: str) -> dict[Shape, dict[str, dict[tuple[int, int], tuple[int, str]]]]:
@@ -80,9 +94,9 @@ def _of_kernels(row: dict[str, Any]) -> Iterator[tuple[str, float]]:
                 yield kernel.split()[0], rate
 
 
-def of_card(names: Iterable[str], race: str | None) -> list[dict[str, Any]]:
+def of_card(names: Iterable[str], races: Iterable[str]) -> list[dict[str, Any]]:
     """The shapes that were measured on a card, with the rates of each kernel."""
-    ffpa = {} if race is None else raced(race)
+    ffpa = raced(races)
     shapes: dict[Shape, dict[str, dict[tuple[int, int], tuple[int, str]]]] = {}
     for name in names:
         for shape, kernels in rates(name).items():
@@ -108,7 +122,9 @@ def written() -> str:
     """The text of the file: a line for each shape."""
     tables = []
     for card, names in FILES.items():
-        lines = ",\n".join(f"  {json.dumps(each, separators=(',', ':'))}" for each in of_card(names, RACES.get(card)))
+        lines = ",\n".join(
+            f"  {json.dumps(each, separators=(',', ':'))}" for each in of_card(names, RACES.get(card, ()))
+        )
         tables.append(f"{json.dumps(card)}: [\n{lines}\n]")
     return "{" + ",\n".join(tables) + "}\n"
 

@@ -261,16 +261,6 @@ def attention() -> str:
     return table(columns, lines)
 
 
-def attention_times() -> str:
-    """Times of those calls that were timed."""
-    lines = [
-        (*call_of(row), *(f"{forward:.2f} / {backward:.2f}" for forward, backward in (row["ours_ms"], row["torch_ms"])))
-        for row in load_plain("attention")
-        if "ours_ms" in row
-    ]
-    return table((*CALL, "ours, ms: forward / backward", "PyTorch's, ms"), lines)
-
-
 def workspace() -> str:
     found, lines = load_plain("workspace"), []
     keys = ("n", "d", "heads", "causal")
@@ -385,7 +375,7 @@ def tables() -> dict[str, list[str]]:
         "rates": [powers(), *(race(rows, way) for rows in (grid, races) for way in ("backward", "forward"))],
         "forecast": [ceilings(), judged(grid), named(grid), causal(races)],
         "kernel-bytes": [traffic(), of_memory(), drawn(), memory()],
-        "kernels": [attention(), attention_times()],
+        "attention-tests": [attention()],
         "workspace": [workspace()],
         "determinism": [determinism(grid)],
     }

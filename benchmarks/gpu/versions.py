@@ -5,8 +5,8 @@ python benchmarks/gpu/versions.py [-o benchmarks/gpu/versions.jsonl] [--only 2.1
 
 Each version gets an environment of its own, which is deleted again, and a row; a second run keeps the rows of other
 versions, and compiles nothing with a Triton that another one had. Behind a colon stands another Triton. Then the table
-in docs/attention.md is written from the rows. PyTorch's wheels need NVIDIA's libraries to be imported, also without a
-card: they are installed with it or, if there are such in FOLDER, taken from there.
+in docs/attention-tests.md is written from the rows. PyTorch's wheels need NVIDIA's libraries to be imported, also
+without a card: they are installed with it or, if there are such in FOLDER, taken from there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "attention.md"
+PAGE = ROOT / "docs" / "attention-tests.md"
 BEGIN, END = "<!-- versions -->\n", "<!-- end of versions -->\n"
 
 PYTORCH = ("2.10.0", "2.11.0", "2.12.1", "2.13.0:3.6.0", "2.13.0:3.7.1", "2.14.1", "2.15.0")

@@ -7,6 +7,7 @@ tile on the multiprocessors, where they are executed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -17,6 +18,7 @@ from pebblesim.advice.answer import advised, beside, first_lines
 from pebblesim.advice.boundaries import Boundary, boundaries
 from pebblesim.advice.kernels import OurKernels
 from pebblesim.analysis import terms
+from pebblesim.analysis.formula import formula
 from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import BYTES, assigned, listed
@@ -115,18 +117,33 @@ class Advice(OurKernels, Result):
         return next((row for row, each in zip(rows, worst, strict=False) if each <= 1.01 * min(worst)), rows[0])
 
     def terms(self, boundary: Boundary) -> list[terms.Term]:
-        """Return the terms of the best schedule's closed form at a boundary.
+        """Return the terms of the closed form of the schedule that `explained` names.
 
         Raises:
             UsageError: the mask has no closed form.
         """
-        if self.mask is not None and not isinstance(self.mask, Band):
+        row, mask = self.explained(boundary), self.mask
+        assert mask is None or isinstance(mask, Band)
+        twice: dict[str, Any] = {"M": 2 * boundary.M, "mask": mask, **self.dims}
+        doubled = count(row.schedule, blocks="best", **twice).blocks
+        sizes = {**self.dims, **row.blocks}
+        return terms.terms(self._program(row), sizes, {**self.dims, **doubled}, boundary.M, mask)
+
+    def explained(self, boundary: Boundary) -> Counted:
+        """The schedule that moves the fewest words at a boundary, of those that have a closed form under the mask.
+
+        Raises:
+            UsageError: the mask has no closed form.
+        """
+        if self.mask is None:
+            return boundary.best
+        if not isinstance(self.mask, Band):
             raise UsageError(f"mask {self.mask} has no closed form to explain; causal, window:W and band:W have one.")
-        best = boundary.best
-        twice: dict[str, Any] = {"M": 2 * boundary.M, "mask": self.mask, **self.dims}
-        doubled = count(best.schedule, blocks="best", **twice).blocks
-        program = self._program(best)
-        return terms.terms(program, {**self.dims, **best.blocks}, {**self.dims, **doubled}, boundary.M, self.mask)
+        for row in boundary.rows:
+            with suppress(UsageError):  # its tiles are not alike, or cut from others
+                formula(self._program(row), self.mask)
+                return row
+        raise UsageError(f"no schedule that fits has a closed form under the mask {self.mask}; leave out --explain.")
 
     def _program(self, row: Counted) -> Any:
         algorithm = get(row.schedule).in_dims(self.dims)
@@ -157,7 +174,7 @@ class Advice(OurKernels, Result):
                 "rows": [self._row(boundary, row) for row in boundary.rows],
                 "own": [self._row(boundary, row) for row in boundary.own],
             }
-            | ({"terms": [terms.as_data(term, boundary.best.io) for term in self.terms(boundary)]} if explain else {})
+            | (self._terms_as_data(boundary) if explain else {})
             for boundary in self.boundaries
         ]
         roofline = {"roofline": self._allowed(self.fastest), "left_out": LEFT_OUT}
@@ -168,6 +185,10 @@ class Advice(OurKernels, Result):
             found = beside(self)
             others = {"call": advised(self, found), "measured": found.to_dict()}
         return {**head, **ours, **own, **others, "boundaries": boundaries, **roofline}
+
+    def _terms_as_data(self, boundary: Boundary) -> dict[str, Any]:
+        row = self.explained(boundary)
+        return {"explained": row.schedule, "terms": [terms.as_data(term, row.io) for term in self.terms(boundary)]}
 
     def _row(self, boundary: Boundary, row: Counted) -> dict[str, Any]:
         """A row as data."""
@@ -198,10 +219,13 @@ class Advice(OurKernels, Result):
         """Explain the I/O of the best schedule at each boundary, term by term."""
         parts = []
         for boundary in self.boundaries:
-            best = boundary.best
-            chosen = {**self.dims, **best.blocks}
-            text = terms.explained(self.terms(boundary), self._program(best), chosen, boundary.M)
-            parts.append(f"why {best.schedule} moves {best.io:,} words at the {boundary.name} boundary\n{text}")
+            row, best = self.explained(boundary), boundary.best
+            chosen = {**self.dims, **row.blocks}
+            text = terms.explained(self.terms(boundary), self._program(row), chosen, boundary.M)
+            head = f"why {row.schedule} moves {row.io:,} words at the {boundary.name} boundary"
+            if row is not best:
+                head += f"\n({best.schedule} moves {best.io:,}, and has no closed form under a mask)"
+            parts.append(f"{head}\n{text}")
         return "\n\n".join(parts)
 
     def __str__(self) -> str:

@@ -183,8 +183,10 @@ def play_run(
     from pebblesim.game.moves import saving
     from pebblesim.game.player import moves, source_of
     from pebblesim.game.referee import IllegalMove, Referee
+    from pebblesim.game.rules import check_rules_of_schedules
     from pebblesim.language.numbers import numbers
 
+    check_rules_of_schedules(rules)
     mask, predicted, cdag = run.only_mask, _predicted(run), graph_of(run)
     game = Referee(cdag, run.M, rules, idle=False)
     what = run.program, run.sizes, cdag.families

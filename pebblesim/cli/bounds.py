@@ -81,7 +81,7 @@ def bounds(
         return
     if problem is None:
         problem = "backward" if schedule is None else get(schedule).problem.name
-    pattern, Z = of_heads(mask), None if pairs is None else parse_size("--pairs", pairs)
+    pattern, Z = of_heads(mask), None if pairs is None else 0 if pairs.strip() == "0" else parse_size("--pairs", pairs)
 
     dims = sizes.dims
     if latex and not dims:  # closed forms are the same for all sizes
@@ -221,8 +221,9 @@ def gaps(
     blocks: Blocks = "best",
     summation: Summation = "chain",
     steps: Annotated[
-        int, option("--steps", "Without -M: how many values of M from one power of two to the next.", min=1, max=64)
-    ] = 1,
+        int | None,
+        option("--steps", "Without -M: values of M from one power of two to the next; 1 by default.", min=1, max=64),
+    ] = None,
     latex: AsLatex = False,
     as_json: AsJson = False,
 ) -> None:
@@ -230,11 +231,13 @@ def gaps(
     from pebblesim.api.gaps import gaps as gaps_of
 
     one_way(latex, as_json)
+    if steps is not None and (m or machine):
+        raise UsageError(f"--steps is for the whole range of M; leave it out, or {'-M' if m else '--machine'}.")
     below = _below(machine, m, dtype)
     capacities: Any = list(below.values()) or None
     if machine is None:
         capacities = all_words_in(",".join(m), dtype) if m else words_in(None, dtype)
-    shape: dict[str, Any] = {"blocks": blocks, "summation": summation, "steps": steps, **sizes.dims}
+    shape: dict[str, Any] = {"blocks": blocks, "summation": summation, "steps": steps or 1, **sizes.dims}
     solves = one_problem(named, problem)
     result = gaps_of("backward" if solves is None else solves, M=capacities, **shape)
     if as_json or latex:

@@ -132,7 +132,7 @@ def _text(path: Path, graph: Cdag) -> NDArray[np.int64]:
             continue
         match = _OTHER.fullmatch(text)
         if match is None:
-            near = meant(kind, name, number)
+            near = meant(kind, name, number) if kind in KINDS else ""
             if near:
                 raise UsageError(f"{path}, line {at}: {text[:60]!r} is not a move on this graph; '{near}' is meant.")
             raise UsageError(

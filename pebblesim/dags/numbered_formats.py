@@ -146,21 +146,20 @@ def matrix_market(data: bytes) -> Cdag:
 
     https://math.nist.gov/MatrixMarket/formats.html; vertex v is row v + 1.
     """
-    size, r, c = matrix_entries(data)
-    above = r < c
-    if above.any():
-        at = int(np.argmax(above))
-        raise UsageError(f"entry ({r[at]}, {c[at]}) is above the diagonal; the matrix must be lower triangular.")
+    size, r, c = matrix_entries(data, lower=True)
     if size[0] != size[1]:
         raise UsageError(f"the matrix is {size[0]} × {size[1]}; the matrix must be square.")
     below = r > c
     return Cdag.from_edges(size[0], np.column_stack([c[below] - 1, r[below] - 1]))
 
 
-def matrix_entries(data: bytes, whole: bool = False) -> tuple[tuple[int, int], NDArray[Any], NDArray[Any]]:
+def matrix_entries(
+    data: bytes, whole: bool = False, lower: bool = False
+) -> tuple[tuple[int, int], NDArray[Any], NDArray[Any]]:
     """Return (size, row of each entry, column of each entry) of a sparse matrix in a MatrixMarket file.
 
-    The file of a symmetric matrix holds one triangle; if `whole`, the other one is added.
+    The file of a symmetric matrix holds one triangle; if `whole`, the other one is added. If `lower`, an entry above
+    the diagonal is refused.
     """
     head = data.split(b"\n", 1)[0].decode("utf-8", "replace").lower().split()
     if head[:3] != ["%%matrixmarket", "matrix", "coordinate"]:
@@ -180,7 +179,8 @@ def matrix_entries(data: bytes, whole: bool = False) -> tuple[tuple[int, int], N
     if short.any():
         rows.refuse(1 + int(np.argmax(short)), "expected an entry 'row column value'")
     if len(rows) - 1 != entries:
-        raise UsageError(f"{entries} entries are announced, but {len(rows) - 1} follow.")
+        last = rows.line[min(entries + 1, len(rows) - 1)]
+        raise UsageError(f"line {last}: {entries} entries are announced, but {len(rows) - 1} follow.")
     at = rows.start[1:-1]
     r, c = rows.values[at], rows.values[at + 1]
     if (np.minimum(r, c) < 0).any():
@@ -192,11 +192,17 @@ def matrix_entries(data: bytes, whole: bool = False) -> tuple[tuple[int, int], N
     rows.check(c, 1, "column", width, 1)
     if twice := rows.once(r * (width + 1) + c, 1):
         raise UsageError(f"line {rows.line[twice[0]]}: the entry is already in line {rows.line[twice[1]]}.")
+    above = r < c
+    if lower and above.any():
+        wrong = int(np.argmax(above))
+        raise UsageError(
+            f"line {rows.line[1 + wrong]}: entry ({r[wrong]}, {c[wrong]}) is above the diagonal; the matrix must be "
+            "lower triangular."
+        )
     if whole and head[4:5] not in ([], ["general"]):
-        upper = r < c
-        if upper.any():
+        if above.any():
             rows.refuse(
-                1 + int(np.argmax(upper)),
+                1 + int(np.argmax(above)),
                 f"a {head[4]} matrix stores its lower triangle, 'row column' with row ≥ column",
             )
         r, c = np.append(r, c[r > c]), np.append(c, r[r > c])

@@ -51,15 +51,24 @@ def as_chunk(array: Any) -> NDArray[Any]:
     Raises:
         UsageError: it is not a one-dimensional array of int64.
     """
-    import numpy as np
-
-    if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype != np.int64:
-        described = f"{array.ndim}-dimensional {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
+    if not _holds_moves(array):
         raise UsageError(
-            f"a stream of moves holds one-dimensional arrays of int64, not {described}; "
+            f"a stream of moves holds one-dimensional arrays of int64, not {_described(array)}; "
             "put a single array into a list: [array]."
         )
     return array
+
+
+def _holds_moves(array: Any) -> bool:
+    import numpy as np
+
+    return isinstance(array, np.ndarray) and array.ndim == 1 and array.dtype == np.int64
+
+
+def _described(array: Any) -> str:
+    import numpy as np
+
+    return f"{array.ndim}-dimensional {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
 
 
 def chunks(array: NDArray[Any], size: int = 1 << 20) -> Iterator[NDArray[Any]]:
@@ -78,9 +87,14 @@ def load(path: str | os.PathLike[str]) -> NDArray[Any]:
     try:
         array = np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError) as error:
-        why = str(getattr(error, "strerror", None) or error).rstrip(".")
+        why = getattr(error, "strerror", None) or "it is not a file of one array, as numpy writes it"
         raise UsageError(f"cannot read moves from {os.fspath(path)!r}: {why}.") from error
-    return as_chunk(array)
+    if not _holds_moves(array):
+        raise UsageError(
+            f"cannot read moves from {os.fspath(path)!r}: packed moves are a one-dimensional array of int64, and this "
+            f"is {_described(array)}."
+        )
+    return array
 
 
 def check_name(path: Path) -> None:

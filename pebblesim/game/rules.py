@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
+from pebblesim.core.errors import UnknownName
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE
 
 # Flags of a vertex. The kernel counts red pebbles by bit 0.
@@ -81,6 +82,17 @@ RULES: Final[dict[str, dict[int, Rule]]] = {
 
 BY_TERM: Final = ("partial",)
 """Rule sets in which the terms of a vertex are added one by one."""
+
+
+def check_rules_of_schedules(rules: str) -> None:
+    """Check that schedules can be played under this rule set: they compute a vertex at once.
+
+    Raises:
+        UnknownName: there is no such rule set, or its terms are added one by one.
+    """
+    if rules not in RULES or rules in BY_TERM:
+        kind = "rule set for schedules" if rules in BY_TERM else "rule set"
+        raise UnknownName(kind, rules, [name for name in RULES if name not in BY_TERM])
 
 
 def without_idle(rules: dict[int, Rule]) -> dict[int, Rule]:

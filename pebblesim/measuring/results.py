@@ -27,7 +27,9 @@ def load(path: Path) -> list[Row]:
         if any(not isinstance(row, dict) or "id" not in row for row in rows):
             raise ValueError("a row without an id")
     except (ValueError, OSError) as error:
-        raise UsageError(f"{str(path)!r} is no file of results ({error}); give another with --output.") from None
+        raise UsageError(
+            f"{str(path)!r} is no file of results ({error}); give the name of one, or of a new file for --output."
+        ) from None
     return rows
 
 

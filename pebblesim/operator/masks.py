@@ -177,7 +177,9 @@ def ranges_of_padding(padding: Any, batch: int, n_q: int, n_k: int) -> Ranges:
     if (
         not isinstance(padding, Tensor)
         or padding.dtype != torch.bool
-        or tuple(padding.shape) not in ((batch, n_k), (1, n_k))
+        or padding.dim() != 2
+        or padding.shape[0] not in (1, batch)
+        or padding.shape[1] != n_k
     ):
         raise UsageError(
             f"key_padding_mask is {_described(padding)}; give booleans of shape {_rows(batch, n_k)}, True where a key "

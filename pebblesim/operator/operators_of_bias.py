@@ -227,3 +227,42 @@ def _gradients(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[
 
 torch.library.register_autograd(WITH_BIAS, _gradients, setup_context=_keep)
 torch.library.register_autograd(BACKWARD, no_second)
+
+
+def _in_batches(name: str) -> None:
+    """Let `vmap` make one more dimension of batches part of the batch. A bias for all of them stays one."""
+    operator = getattr(torch.ops.pebblesim, name.removeprefix("pebblesim::")).default
+    names = [each.name for each in operator._schema.arguments]
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+        count, bias_dim = info.batch_size, in_dims[names.index("bias")]
+        given = {
+            name: each
+            if not isinstance(each, Tensor)
+            else each.expand(count, *each.shape)
+            if dim is None
+            else each.movedim(dim, 0)
+            for name, each, dim in zip(names, arguments, in_dims, strict=True)
+        }
+        batch, bias = given["query"].shape[1], given.pop("bias")
+        for name, each in given.items():
+            if isinstance(each, Tensor):
+                given[name] = each.expand(count, batch, *each.shape[2:]).flatten(0, 1)
+        one, of_bias = bias.shape[1] == 1, given.get("of_bias", False)
+        if bias_dim is None and one and not of_bias:
+            bias = bias[0]  # a gradient is wanted of all calls together, if at all
+        elif one and bias.shape[2] == 1:
+            bias, given["inner"] = bias.flatten(0, 1), batch
+        else:
+            bias = bias.expand(count, batch // given["inner"] if batch else 0, *bias.shape[2:]).flatten(0, 1)
+        made = operator(*(bias if name == "bias" else given[name] for name in names))
+        *found, last = (each.unflatten(0, (count, each.shape[0] // count)) for each in made)
+        if of_bias and one:
+            last = last.sum(1, keepdim=True)
+        return (*found, last), (0,) * len(made)
+
+    torch.library.register_vmap(name, rule)
+
+
+_in_batches(WITH_BIAS)
+_in_batches(BACKWARD)

@@ -10,10 +10,20 @@ from typing import Any
 
 from pebblesim.core.errors import UsageError
 
+HEAD = b"SQLite format 3\0"
 APPLICATION = 0x70656262
 """Application id that marks our SQLite files: "pebb"."""
 
 StoredRow = dict[str, Any]
+
+
+def _may_be_ours(path: Path) -> bool:
+    """Whether a file is empty, or begins as SQLite's files do: SQLite itself writes over a file of one byte."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(HEAD)) in (b"", HEAD)
+    except OSError:
+        return True  # SQLite says why it cannot be read
 
 
 class RowStore:
@@ -27,6 +37,8 @@ class RowStore:
         """
         self.path = path
         self._empty = path is not None and not path.exists()
+        if path is not None and path.is_file() and not _may_be_ours(path):
+            raise UsageError(f"--store {str(path)!r} is not a database of SQLite; give another name.")
         try:
             self._file = sqlite3.connect(path or ":memory:", timeout=60, isolation_level=None)
             try:

@@ -23,7 +23,7 @@ from pebblesim.counting.run import Run
 from pebblesim.game.moves import COMPUTE, unpack
 from pebblesim.game.player import steps
 from pebblesim.game.referee import Game, IllegalMove, Referee, referee as judge
-from pebblesim.game.rules import BLUE, BY_TERM, RED, RULES
+from pebblesim.game.rules import BLUE, BY_TERM, RED, RULES, check_rules_of_schedules
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.language import masks
 from pebblesim.language.registry import Schedule
@@ -183,6 +183,7 @@ def record(
     """
     if summation == IN_PLACE:
         raise UsageError("a game with sums in place is played and counted, not recorded; choose summation 'chain'.")
+    check_rules_of_schedules(rules)
     run = Run.of(schedule, dims, M=M, blocks=blocks, summation=summation, mask=masks.of(mask))
     if (vertices := size_of_graph(run).vertices) > most:
         raise _too_long(f"it has {vertices:,} vertices", most)

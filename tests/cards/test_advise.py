@@ -412,6 +412,21 @@ def test_a_mask_without_closed_forms_has_no_explanation() -> None:
 
 
 @pytest.mark.one_in(4)
+def test_under_a_mask_the_best_schedule_with_a_closed_form_is_explained() -> None:
+    """The best one has a first part of queries apart, whose tiles are not those of the others."""
+    advice = ps.advise(TOY, problem_name="forward", n=12, d=2, mask="causal")
+    boundary = advice.boundaries[0]
+    row = advice.explained(boundary)
+    assert row is not boundary.best
+    assert sum(int(term.value) for term in advice.terms(boundary)) == row.io
+    text = advice.explain()
+    assert text.startswith(f"why {row.schedule} moves {row.io:,} words at the {boundary.name} boundary\n(")
+    assert f"({boundary.best.schedule} moves {boundary.best.io:,}, and has no closed form under a mask)" in text
+    shown = advice.to_dict(explain=True)["boundaries"][0]
+    assert (shown["explained"], sum(term["words"] for term in shown["terms"])) == (row.schedule, row.io)
+
+
+@pytest.mark.one_in(4)
 def test_on_the_command_line() -> None:
     line = "advise --gpu h200 -n 512 -d 64 --dtype int4"
     command = [sys.executable, "-m", "pebblesim", *line.split()]

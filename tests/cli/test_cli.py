@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import sympy
 from command import Pebblesim, plain
@@ -832,6 +833,33 @@ def test_bounds_and_gaps_take_a_problem_as_search_does(pebblesim: Pebblesim) -> 
         assert named.out.startswith("forward: n = 64")
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (
+            "play small-cache -n 4 -d 2 -M 40 --rules partial",
+            "for schedules is called 'partial'; known: hong-kung, no-",
+        ),
+        ("watch small-cache -n 4 -d 2 -M 40 --rules partial -o a.html", "for schedules is called 'partial'"),
+        ("gaps -n 4 -d 2 -M 40 --steps 2", "--steps is for the whole range of M; leave it out, or -M."),
+        ("gaps -n 4 -d 2 --machine H100 --steps 2", "leave it out, or --machine."),
+        ("sweep -s small-cache -n 4 -d 2 -M 40 --store notes", "'notes' is not a database of SQLite"),
+        ("plot race notes -o a.png", "give the name of one, or of a new file"),
+    ],
+)
+def test_options_and_files_that_do_not_go_together(pebblesim: Pebblesim, line: str, says: str) -> None:
+    Path("notes").write_text("x", encoding="utf-8")  # SQLite would write over one byte
+    ran = pebblesim(line)
+    assert (ran.code, says in ran.err, ran.out) == (2, True, "")
+    assert Path("notes").read_text(encoding="utf-8") == "x"
+    assert not Path("a.html").exists()
+
+
+def test_bounds_for_no_pair_at_all(pebblesim: Pebblesim) -> None:
+    assert "0 allowed pairs" in pebblesim("bounds forward -n 4 -d 2 -M 40 --pairs 0").out
+    assert "there are 0 to 16 of them" in pebblesim("bounds forward -n 4 -d 2 -M 40 --pairs 17").err
+
+
 def test_help_groups_the_commands_by_what_they_are_for(pebblesim: Pebblesim) -> None:
     panels = re.findall(r"^╭─ ([A-Z][\w ]+?) ─", pebblesim("--help").out, re.MULTILINE)
     assert panels == ["Options", *cli.PANELS]
@@ -843,6 +871,12 @@ def test_judge_names_the_move_that_is_meant_and_pebble_the_proven_least(pebblesi
     assert (
         "'read 0' is not a move on this graph; 'read vertex 0' is meant." in pebblesim("judge g.hdag game.txt -M 3").err
     )
+    Path("game.txt").write_text("jump vertex 0\n", encoding="utf-8")
+    assert "a move is one of read, write, compute, delete" in pebblesim("judge g.hdag game.txt -M 3").err
+    Path("game.npy").write_bytes(b"abc")
+    assert "'game.npy': it is not a file of one array" in pebblesim("judge g.hdag game.npy -M 3").err
+    np.save("game.npy", np.ones((2, 2)))
+    assert "'game.npy': packed moves are a one-dim" in pebblesim("judge g.hdag game.npy -M 3").err
     above = pebblesim("pebble pyramid --size rows=4 -M 3 --steps 10").out
     assert "10 vertices are few: `pebblesim optimum` with the same sizes searches for the proven least" in above
     assert "`pebblesim optimum`" not in pebblesim("pebble g.hdag -M 3 --steps 10").out  # its game meets the bound

@@ -249,8 +249,13 @@ XML = '<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><graph edgedefault
         ),
         ("g.dag", "2 1\n0 1\n1 1\n0 99999999999\n1 1\n0 1\n", "2 whole numbers, 1 or more, below 2^31"),
         ("g.mtx", "2 2 1\n2 1\n", "line 1: a MatrixMarket file of a sparse matrix starts"),
-        ("g.mtx", "%%MatrixMarket matrix coordinate real general\n2 2 1\n1 2 5\n", "is above the diagonal"),
-        ("g.mtx", "%%MatrixMarket matrix coordinate real general\n2 2 2\n2 1 5\n", "2 entries are announced, but 1"),
+        ("g.mtx", "%%MatrixMarket matrix coordinate real general\n2 2 1\n1 2 5\n", "line 3: entry (1, 2) is above"),
+        ("g.mtx", "%%MatrixMarket matrix coordinate real general\n2 2 2\n2 1 5\n", "line 3: 2 entries are announced"),
+        (
+            "g.mtx",
+            "%%MatrixMarket matrix coordinate real general\n3 3 1\n2 1 5\n\n3 1 5\n3 2 5\n",
+            "line 5: 1 entries are announced, but 3 follow",
+        ),
         (
             "g.mtx",
             "%%MatrixMarket matrix coordinate real general\n2 3 1\n2 1 5\n",

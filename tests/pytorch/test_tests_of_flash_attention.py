@@ -105,7 +105,7 @@ def test_key_ranges_of_sequences_that_use_a_part_of_their_tokens() -> None:
 
 def test_the_table_of_the_document_is_that_of_the_rows() -> None:
     made = flash_attention.table(flash_attention.rows_of(flash_attention.ROWS))
-    assert made in (SCRIPT.parents[2] / "docs" / "attention.md").read_text(encoding="utf-8")
+    assert made in (SCRIPT.parents[2] / "docs" / "attention-tests.md").read_text(encoding="utf-8")
 
 
 def test_the_page_has_the_results_of_a_package_and_the_kernels_that_the_profiler_saw() -> None:

@@ -21,6 +21,7 @@ from judged_attention import refused  # noqa: E402
 from tensors import close  # noqa: E402
 
 from pebblesim.gpu.torch import attention  # noqa: E402
+from pebblesim.kernels.bias_stays import OF_PART  # noqa: E402
 from pebblesim.kernels.tables import moved_words  # noqa: E402
 from pebblesim.operator import (  # noqa: E402
     bias as kernels,
@@ -30,7 +31,17 @@ from pebblesim.operator import (  # noqa: E402
     programs_of_bias,
 )
 from pebblesim.operator.bias import Limits, in_groups  # noqa: E402
-from pebblesim.operator.programs_of_bias import ACROSS, AT_ONCE, FORWARD, OF_BIAS, OF_KEYS, OF_QUERIES, OF_V, kernels_of  # noqa: E402
+from pebblesim.operator.programs_of_bias import (  # noqa: E402
+    ACROSS,
+    AT_ONCE,
+    FORWARD,
+    OF_BIAS,
+    OF_KEYS,
+    OF_QUERIES,
+    OF_V,
+    at_once,
+    kernels_of,
+)
 
 SMALL = programs_of_bias.tilings(*[(1, 32, 16, 4, 2)] * 4)
 """Tilings that are cheap to interpret."""
@@ -453,12 +464,13 @@ def test_the_words_of_the_page(n: int, d: int, R: int, side: int) -> None:
         OF_QUERIES: (made.of_queries, R * (2 * n * d + n) + R * (3 * n * d + 2 * n + n * n + 2 * n * d * tiles)),
         ACROSS: (made.of_keys, R * (4 * n * d + n * n + (2 * n * d + 2 * n) * tiles)),
         OF_BIAS: (made.of_bias, 2 * n * n + R * (4 * n * d + 2 * n) * tiles),
+        AT_ONCE: (at_once(n), 2 * n * n + R * (3 * n * d + 2 * n + 2 * n * d * -(-n // 64))),
     }
     for which, (each, words) in page.items():
-        sizes = {"n_q": n, "n_k": n, "d_k": d, "d_v": d, "R": R, **each.tiling.blocks}
+        sizes = {"n_q": n, "n_k": n, "d_k": d, "d_v": d, "R": R, **each.tiling.blocks, OF_PART: R}
         moved = moved_words(programs_of_bias.program(which, each), sizes)
         counted = sum(read + written for read, written in moved.values())
-        assert counted * (1 if which == OF_BIAS else R) == words
+        assert counted * (1 if which in (OF_BIAS, AT_ONCE) else R) == words
 
 
 @pytest.mark.slow
@@ -469,7 +481,7 @@ def test_drawn_kernels(data: Any, form: str, n_q: int, n_k: int) -> None:
     widths = {name: data.draw(st.integers(1, 40)) for name in ("d", "d_v")}
     parts = data.draw(st.integers(1, 3))
     with pytest.MonkeyPatch.context() as patch, by_interpreter(patch):
-        patch.setattr(kernels, "_parts", lambda pairs, groups, sequences: min(parts, sequences))
+        patch.setattr(kernels, "_parts", lambda pairs, groups, sequences, _: min(parts, sequences))
         judge(form, n_q, n_k, sides, **widths)
 
 

@@ -158,3 +158,61 @@ def test_masks_under_vmap(name: str, queries: bool, wrong: bool, seed: int) -> N
     true = torch.stack([call(q[at] if queries else q, mask) for at, mask in enumerate(masks)])
     grad = torch.randn(true.shape, generator=generator, dtype=true.dtype)
     close([made, *torch.autograd.grad(made, (q, k, v), grad)], [true, *torch.autograd.grad(true, (q, k, v), grad)])
+
+
+class Calls(torch.utils._python_dispatch.TorchDispatchMode):
+    """Counts the calls of our operators that reach a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if operator.namespace == "pebblesim":
+            self.names.append(operator._schema.name.removeprefix("pebblesim::"))
+        return operator(*args, **(kwargs or {}))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    batch=st.lists(st.integers(1, 2), max_size=2),
+    shared=st.lists(st.booleans(), min_size=5, max_size=5),
+    mapped=st.sampled_from([("q",), ("q", "bias"), ("bias",), ("k", "v"), ("q", "k", "v", "bias")]),
+    seed=st.integers(0, 99),
+)
+def test_a_bias_under_vmap(batch: list[int], shared: list[bool], mapped: tuple[str, ...], seed: int) -> None:
+    """Calls with a bias made together are those made one by one, by one operator in each pass."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = dict.fromkeys("qkv", (*batch, 2, 3, 4))
+    if len(batch) == 2 and shared[0] and not shared[1]:
+        shared = [False, *shared[1:]]  # sequences that share it are next to each other
+    shapes["bias"] = tuple(1 if one else n for one, n in zip(shared[-len(batch) - 3 :], (*batch, 2, 3, 3), strict=True))
+    x = {
+        name: torch.randn((3, *shape) if name in mapped else shape, generator=generator, dtype=torch.float64)
+        for name, shape in shapes.items()
+    }
+    leaves = [each.requires_grad_() for each in x.values()]
+
+    def call(q: Any, k: Any, v: Any, bias: Any) -> Any:
+        return attention(q, k, v, bias=bias)
+
+    with Calls() as calls:
+        made = torch.vmap(call, in_dims=tuple(0 if name in mapped else None for name in x))(*leaves)
+        grad = torch.randn(made.shape, generator=generator, dtype=made.dtype)
+        found = torch.autograd.grad(made, leaves, grad)
+    assert calls.names == ["attention_with_bias", "attention_with_bias_backward"]
+    true = torch.stack([call(*(x[name][at] if name in mapped else x[name] for name in x)) for at in range(3)])
+    close([made, *found], [true, *torch.autograd.grad(true, leaves, grad)])
+
+
+@pytest.mark.parametrize("of_bias", [True, False])
+def test_gradients_of_a_bias_for_several_gradients_of_the_output(of_bias: bool) -> None:
+    """PyTorch maps the backward operator alone: each gradient of O has a gradient of the bias that batches share."""
+    generator = torch.Generator().manual_seed(1)
+    q, bias = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((2, 2, 2, 3, 4), (2, 3, 3)))
+    wanted = [q.requires_grad_(), *([bias.requires_grad_()] if of_bias else [])]
+    out = attention(q, q.detach(), q.detach(), bias=bias)
+    grads = torch.randn((3, *out.shape), generator=generator, dtype=out.dtype)
+    found = torch.autograd.grad(out, wanted, grads, is_grads_batched=True, retain_graph=True)
+    true = [torch.autograd.grad(out, wanted, grad, retain_graph=True) for grad in grads]
+    close(list(found), [torch.stack(each) for each in zip(*true, strict=True)])

@@ -91,6 +91,18 @@ def test_padding_is_mapped_inside_and_outside_of_a_compiled_call(backend: str) -
         torch.compile(mapped, fullgraph=True, backend=backend)(*x, wrong)
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+def test_padding_of_packed_sequences_is_compiled_for_any_length(rows: int) -> None:
+    torch._dynamo.reset()
+    padding, starts = torch.arange(6).expand(rows, 6) >= 4, torch.tensor([0, 2, 6])
+
+    def call(*x: Any) -> Any:
+        return attention(*x, key_padding_mask=padding, cu_seqlens=(starts, starts))
+
+    x = tensors(6, 2)
+    assert torch.equal(torch.compile(call, fullgraph=True, dynamic=True, backend="eager")(*x), call(*x))
+
+
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("shape", "wrong", "options", "said"),
