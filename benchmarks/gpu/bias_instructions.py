@@ -6,7 +6,8 @@ Needs Triton, and no GPU: the kernels are compiled for an H200 and taken apart. 
 begin an instruction of 32 threads in each cycle, 128 of a thread in all, and 16 exponentials (CUDA C++ programming
 guide, throughput of arithmetic instructions, compute capability 9.0). The layer has 4 heads of 384 tokens and 512
 sequences. "dQ, dK, dV" is the kernel of `bias_one_pass.py`, which computes them at once. Of a kernel for Hopper they
-are those of the loop over sequences, in the mean of its warpgroups, each of which has a text of its own.
+are those of the loop over sequences or, where rows of the bias stay, of the one over tiles in it, in the mean of its
+warpgroups, each of which has a text of its own.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ THREADS, EXPONENTIALS, UNITS, CLOCK = 128, 16, 132, 1.98e9
 """Instructions and exponentials that a multiprocessor begins a cycle, multiprocessors, and the highest clock in Hz."""
 
 PASSES = {"O": programs.FORWARD, "dQ": programs.OF_QUERIES, "dK, dV": programs.ACROSS, "dB": programs.OF_BIAS}
+
+STAYING = {"O, rows stay": programs.FORWARD, "dK, dV, rows stay": programs.ACROSS}
 
 AT_ONCE = (64, 64, 4, 2)
 """Tiles, warps and stages of the kernel of `bias_one_pass.py`."""
@@ -68,6 +71,15 @@ def kernels() -> Iterator[tuple[str, Made]]:
         options = programs.launched(made.tiling)
         source = triton(program, sizes, "bfloat16", scale=D**-0.5, far=False, shared=1, **options)
         yield name, _made(program, source, blocks, made.sequences)
+    for name, which in STAYING.items():
+        made = programs.STAYING[which]
+        program, blocks = programs.program(which, made), made.tiling.blocks
+        stay, stream = blocks.values()
+        lengths = (64 * KEYS, KEYS) if which == programs.FORWARD else (KEYS, 64 * KEYS)
+        sizes = {**dict(zip(("n_q", "n_k"), lengths, strict=True)), "d_k": D, "d_v": D, "R": 2, **blocks}
+        source = gluon(program, sizes, scale=D**-0.5, shared=1, stages=made.tiling.stages, at_once=made.sequences)
+        vectors = frozenset({"L", "v"})
+        yield name, Made(source.text, source.kernels[-1].name, vectors, (), stay * stream / 128, made.sequences)
     made = programs.at_once(KEYS)
     program, blocks = programs.program(programs.AT_ONCE, made), made.tiling.blocks
     sizes = {"n_q": 64 * KEYS, "n_k": 64 * KEYS, "d_k": D, "d_v": D, "R": 2, **blocks}
@@ -135,9 +147,10 @@ def _of_gluon(made: Made, function: Any) -> Any:
     from triton.experimental.gluon._runtime import GluonASTSource
 
     boxes = {}
-    for name, kind, sides in re.findall(r"    (\w+) = (copies|numbers)_of\(\w+, (.*)\)\n", made.text):
-        box = [1, *(int(side) if side.isdecimal() else 0 for side in sides.split(", "))]
-        box, word = ([1, box[2]], "fp32") if kind == "numbers" else ([1, 1, *box], "bf16")
+    for name, kind, sides in re.findall(r"    (\w+) = (copies|numbers|tiles|vectors)_of\(\w+, (.*)\)\n", made.text):
+        *_, rows, columns = (0, *(int(side) if side.isdecimal() else 0 for side in sides.split(", ")))
+        boxes_of = {"copies": [1, 1, 1, rows, columns], "tiles": [1, 1, rows, columns]}
+        box, word = (boxes_of[kind], "bf16") if kind in boxes_of else ([1, columns], "fp32")
         layout = gl.NVMMASharedLayout.get_default_for(box, gl.float32 if word == "fp32" else gl.bfloat16)
         boxes[name] = f"tensordesc<{word}{box},{layout!r}>"
     kinds = {name: boxes.get(name, "i32") for name in function.arg_names}

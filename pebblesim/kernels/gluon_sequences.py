@@ -58,7 +58,7 @@ class SequencesRoles(Consumer):
 
     def grid(self) -> tuple[list[str], str]:
         """The lines of `run` that find the grid, and the grid."""
-        plan, setting, bias = self.plan, self.setting, self.setting.of[self.stays.read.tensor].removesuffix("_at")
+        plan, setting, bias = self.plan, self.setting, self.stays.read.tensor.name
         own, columns = (setting.size(rng.dim) for rng in (plan.own, plan.loop.range))
         tiles, side = self.stays.tiles, self.stays.side
         return [

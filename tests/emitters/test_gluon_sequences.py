@@ -122,7 +122,7 @@ def test_sequences_at_a_time_and_stages(way: str, at_once: int, stages: int) -> 
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     way=st.sampled_from(["forward", "backward"]),
     n=st.tuples(st.integers(2, 200), st.integers(2, 200)),

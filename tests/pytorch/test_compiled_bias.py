@@ -94,6 +94,21 @@ def test_the_kernel_of_the_gradient_spills_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("which", [FORWARD, ACROSS])
+@pytest.mark.parametrize("columns", [384, 371, 768])
+@pytest.mark.parametrize(("d", "of_bias"), [(16, "float32"), (32, "bfloat16")])
+def test_kernels_whose_rows_of_the_bias_stay(which: int, columns: int, d: int, of_bias: str, tmp_path: Path) -> None:
+    """For Hopper: no loop stores to local memory, and a block fits into a multiprocessor."""
+    made = kernels.STAYING[which]
+    lengths = (2**14 - columns % 2, columns)[:: 1 if which == FORWARD else -1]
+    sizes = {**dict(zip(("n_q", "n_k"), lengths, strict=True)), "d_k": d, "d_v": d, "R": 2, **made.tiling.blocks}
+    text = gluon(kernels.program(which, made), sizes, scale=0.25, shared=1, stages=made.tiling.stages).text
+    wide = {"L_ptr", "v_ptr", *["bias_ptr", "bias_T_ptr"] * (of_bias == "float32")}
+    code, shared = compiled_gluon(text, "flash2_forward" if which == FORWARD else "dK_dV", wide, tmp_path)
+    assert shared <= ROOM[90] and not spilled(code)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "n_k", "d"), [(2**14, 384, 32), (2**14 - 1, 383, 32), (2**14, 128, 16)])
 def test_the_kernel_of_both_gradients_keeps_its_sums_in_registers(n: int, n_k: int, d: int, tmp_path: Path) -> None:
     """For Hopper: its loops store next to nothing to local memory, and its block fits into a multiprocessor."""

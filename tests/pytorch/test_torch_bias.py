@@ -383,6 +383,77 @@ def test_dQ_and_dB_by_one_kernel(
         assert WORDS["written", "dQ"] == heads * n_q * 16 * batches * launches
 
 
+@pytest.fixture
+def staying(interpreted: None, monkeypatch: Any) -> None:
+    """Kernels in which rows of the bias stay, for a few sequences and any number of columns."""
+    monkeypatch.setattr(kernels, "hopper", lambda device: True)
+    monkeypatch.setattr(programs_of_bias, "FEWEST_STAYING", 0)
+    monkeypatch.setattr(programs_of_bias, "MOST_BESIDE", 200.0)
+
+
+def stayed(n_q: int, n_k: int, batches: int, sharing: int) -> dict[str, int]:
+    """Words of the bias and of its transpose that kernels read, of two heads: each block reads its rows for itself."""
+    words = {}
+    for name, rows, columns in (("bias", n_q, n_k), ("bias_T", n_k, n_q)):
+        tiles = -(-rows // 64)
+        every = tiles * 2 * batches
+        each = max(-(-every // 3), 3)  # of a block: the card of the interpreter has three multiprocessors
+        begun = {*range(0, every, sharing), *range(0, every, each)}
+        words[name] = sum(min(64, rows - 64 * (at // sharing % tiles)) * columns for at in begun)
+    return words
+
+
+@pytest.mark.parametrize("form", ["of all", "of groups", "of fours"])
+@pytest.mark.parametrize(("dtype", "of_bias"), [(torch.float16, torch.float32), (torch.bfloat16, torch.bfloat16)])
+def test_rows_of_the_bias_stay(staying: None, form: str, dtype: Any, of_bias: Any) -> None:
+    """Of forward, and of dK and dV; all others are as they were. The words of the bias are those of blocks."""
+    n_q, n_k = 70, 101
+    judge(form, n_q, n_k, d=16, d_v=32, dtype=dtype, of_bias=of_bias, tolerance=2e-2)
+    batch, _ = FORMS[form]
+    batches, groups = prod(batch or (3,)), {"of all": 1, "of groups": 2, "of fours": 2}[form]
+    read = stayed(n_q, n_k, batches, batches // groups)
+    of_others = 2 * n_q * n_k * (batches + groups)  # of dQ, and of dB
+    assert WORDS["read", "bias"] == read["bias"] + of_others
+    assert WORDS["read", "bias_T"] == read["bias_T"]
+
+
+@pytest.mark.parametrize("sides", [(False, True, True), (True, False, True), (True, True, False)])
+def test_rows_stay_of_a_bias_that_heads_rows_or_columns_share(staying: None, sides: Any) -> None:
+    judge("of groups", 65, 33, sides, d=16, d_v=16, dtype=torch.float16, tolerance=2e-2)
+
+
+def met(n: int, sequences: int, heads: int = 4, d: int = 32, **how: Any) -> Any:
+    """What kernels take for a call."""
+    dtype, scale, limits = (
+        how.get("dtype", torch.bfloat16),
+        how.get("scale", 0.2),
+        how.get("limits", (None, None, False)),
+    )
+    q = torch.empty(1, heads, n, d, dtype=dtype).expand(sequences, -1, -1, -1)
+    q = torch.empty(sequences, heads, n, d, dtype=dtype) if how.get("own", True) else q
+    asked = Limits(how.get("inner", sequences), *limits, scale)
+    groups = sequences // asked.inner
+    return kernels._met(q, q, q, torch.empty(groups, 1, heads, n, n, dtype=dtype), asked, True), [q]
+
+
+def test_which_kernels_a_call_gets(monkeypatch: Any) -> None:
+    """Rows of the bias stay on Hopper where there are enough sequences, and nothing that these kernels do not have."""
+    monkeypatch.setattr(kernels, "multiprocessors", lambda device: 132)
+
+    def kinds(*given: Any, **how: Any) -> list[bool]:
+        pairs, matrices = met(*given, **how)
+        return [pairs.kernels(which, matrices).tiling.gluon for which in (FORWARD, ACROSS, OF_QUERIES)]
+
+    assert kinds(384, 64) == [False] * 3  # the CPU is no Hopper card
+    monkeypatch.setattr(kernels, "hopper", lambda device: True)
+    assert kinds(384, 64) == kinds(371, 64) == kinds(128, 256) == [True, True, False]
+    assert kinds(320, 128) == [False, True, False]  # columns of the last tile of 128 that do not exist
+    assert kinds(384, 16) == kinds(384, 64, 1) == kinds(896, 64) == [False] * 3
+    for how in ({"d": 64}, {"dtype": torch.float32}, {"scale": -0.2}, {"limits": (None, 0, False)}, {"inner": 1}):
+        assert kinds(384, 64, **how) == [False] * 3
+    assert kinds(384, 64, own=False) == [False] * 3  # sequences that share a query
+
+
 @given(n=st.integers(1, 200), d=st.integers(1, 60), R=st.integers(1, 9), side=st.sampled_from([16, 32, 64]))
 @settings(max_examples=25, deadline=None)
 def test_the_words_of_the_page(n: int, d: int, R: int, side: int) -> None:
