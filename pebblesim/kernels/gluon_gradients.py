@@ -130,7 +130,7 @@ def _buffers(
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """What a warpgroup computes for a tile of keys: the products of scores and of dP, what follows, and that of dQ."""
+    """The primitives for a tile of keys: the products of scores and of dP, those that follow, and that of dQ."""
 
     number: int
     scores: ir.Compute

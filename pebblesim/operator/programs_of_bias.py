@@ -74,7 +74,7 @@ FORWARD, OF_QUERIES, OF_KEYS, OF_BIAS, ACROSS, OF_V, AT_ONCE = range(7)
 """Passes: O; dQ; dK and dV; dB; dK and dV with a transpose of the bias; and v alone, before dQ and dB at once."""
 
 SIDE, MOST_KEYS, MOST_WIDTH = 32, 384, 32
-"""Of the kernel of dQ and dB at once: keys of a tile, and the most keys of a block and columns of a head, for which
+"""Keys of a tile of the kernel of dQ and dB at once, and the most keys of a block and columns of a head, for which
 registers and shared memory are enough."""
 
 
@@ -179,8 +179,8 @@ def parts_of(tiles: int, sequences: int, units: int) -> int:
 
 
 STARTING, SUMMING, LEAST = 10.0, 0.3, 8
-"""What it takes to begin a block of dQ and dB at once, and to add up the dB of a part, in times of a sequence; and the
-fewest sequences of a part."""
+"""Times that it takes to begin a block of dQ and dB at once, and to add up the dB of a part, where a sequence takes 1;
+and the fewest sequences of a part."""
 
 
 def parts_at_once(blocks: int, sequences: int, units: int) -> int:
