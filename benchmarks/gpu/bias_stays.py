@@ -25,11 +25,11 @@ LAYERS = (
 """Tokens, heads, and sequences that share a bias."""
 
 
-def forced(programs: Any, how: str) -> None:
-    """Have rows of the bias stay wherever they can, or nowhere, or where `attention` has them stay."""
-    usual = forced.__dict__.setdefault("usual", (programs.FEWEST_STAYING, programs.MOST_BESIDE))
-    others = {"everywhere": (0, 200.0), "nowhere": (float("inf"), 1.0)}
-    programs.FEWEST_STAYING, programs.MOST_BESIDE = others.get(how, usual)
+def forced(programs: Any, kernels: Any, how: str) -> None:
+    """Have rows of the bias stay, and dQ and dB computed at once, wherever it can be, or nowhere, or as `attention`."""
+    usual = forced.__dict__.setdefault("usual", (programs.FEWEST_STAYING, programs.MOST_BESIDE, kernels._at_once))
+    others = {"everywhere": (0, 200.0, lambda *given: True), "nowhere": (float("inf"), 1.0, lambda *given: False)}
+    programs.FEWEST_STAYING, programs.MOST_BESIDE, kernels._at_once = others.get(how, usual)
 
 
 def rows(torch: Any) -> Any:
@@ -52,13 +52,13 @@ def rows(torch: Any) -> Any:
         with compiling.together():
             for n in sorted({each for each, _, _ in LAYERS}):
                 for how in ("everywhere", "nowhere", "usual"):
-                    forced(programs, how)
+                    forced(programs, kernels, how)
                     passes(torch, *layer(n, 4, 64))
     for n, heads, sequences in LAYERS:
         given = layer(n, heads, sequences)
         row: dict[str, Any] = {"n": n, "heads": heads, "sequences": sequences}
         for how in ("everywhere", "nowhere", "usual"):
-            forced(programs, how)
+            forced(programs, kernels, how)
             row[how] = by_kernel(torch, partial(passes, torch, *given))
             if how == "everywhere":
                 first, again = (computed(torch, kernels, *given) for _ in range(2))
