@@ -93,8 +93,8 @@ class Layer(NamedTuple):
         )
         of_triton = patch.object(programs, "staying", lambda *given: None)
         with one, of_triton, patch.object(programs, "TILINGS", self.tilings):
-            lse = kernels.forward(q, k, v, b, out, asked)
-            kernels.backward(dO, None, q, k, v, b, out, lse, made, dB, asked)
+            lse = kernels.forward(q, k, v, b, None, out, asked)
+            kernels.backward(dO, None, q, k, v, b, out, lse, None, made, dB, asked)
 
 
 def drawn(seed: int, number: int) -> Layer:

@@ -69,8 +69,8 @@ def rows(torch: Any) -> Any:
 def computed(torch: Any, kernels: Any, x: Any, b: Any, dO: Any, asked: Any) -> tuple[Any, ...]:
     """O, L, dK and dV."""
     out, made = torch.empty_like(dO), tuple(map(torch.empty_like, x))
-    lse = kernels.forward(*x, b, out, asked)
-    kernels.backward(dO, None, *x, b, out, lse, made, None, asked)
+    lse = kernels.forward(*x, b, None, out, asked)
+    kernels.backward(dO, None, *x, b, out, lse, None, made, None, asked)
     return out, lse, *made[1:]
 
 

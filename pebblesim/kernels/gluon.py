@@ -49,6 +49,9 @@ OF_TABLES, OTHERS = (8, 4), (8, 3)
 
 OTHERWISE = "take --target triton"
 
+OF_KEYS = ("dK", "dV")
+"""Results that are sums over the queries."""
+
 
 def gluon(
     program: ir.Program,
@@ -64,6 +67,7 @@ def gluon(
     softcap: float = 0.0,
     sums: bool = False,
     at_once: int = 3,
+    apart: bool = False,
 ) -> Source:
     """Write the Gluon source of a program, for cards with compute capability 9.0.
 
@@ -81,6 +85,7 @@ def gluon(
         softcap: as for `triton`.
         at_once: of a program of `kernels.sequences_past`, whose sizes are then those of one length in tiles, the
             sequences that a block has at a time.
+        apart: the gradients of keys are parts of sums, and `results` has them in float32.
 
     Raises:
         UsageError: the program, or these sizes, are none that this reading writes.
@@ -105,6 +110,8 @@ def gluon(
         if found is None:
             return Writer(setting, launch, name)
         block, roles = found
+        if apart and roles is ProductRoles and any(each.tensor.name in OF_KEYS for each in block.writes):
+            block = replace(block, outgoing=())  # the copy engine would need twice the room for words of 32 bits
         if roles is ScoresRoles and persistent:
             raise refused(program, "persistent blocks do not write tables of pairs", "leave --persistent out")
         if roles is ColumnsRoles:

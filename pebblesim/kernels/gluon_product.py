@@ -9,11 +9,24 @@ by then, and the copy engine writes it.
 from __future__ import annotations
 
 from pebblesim.kernels import statements as st
-from pebblesim.kernels.gluon_block import ROWS, Block, filled, freed
+from pebblesim.kernels.gluon_block import ROWS, Block, Buffer, filled, freed
 from pebblesim.kernels.gluon_boxes import sides
 from pebblesim.kernels.gluon_parts import PartsRoles
 from pebblesim.kernels.gluon_roles import expecting
-from pebblesim.kernels.terms import ZERO, Held, Items, Name, Number, Term, call, maximum, minimum, term
+from pebblesim.kernels.terms import (
+    ZERO,
+    Held,
+    Items,
+    Name,
+    Number,
+    Term,
+    all_of,
+    call,
+    maximum,
+    minimum,
+    term,
+    total,
+)
 from pebblesim.kernels.triton_grid import in_groups, longest_last
 from pebblesim.kernels.triton_loops import Piece
 from pebblesim.kernels.triton_ranges import GROUP, Setting
@@ -79,13 +92,21 @@ class ProductRoles(PartsRoles):
     def loading(self) -> list[st.Statement]:
         """The statements of the warp that loads: one part after the other."""
         k, slot, full = term("k"), Name("slot"), filled("", "slot")
+        part = term("first") + "end" - 1 - k if self.from_end() else k
         copies: list[st.Statement] = [
-            self.copied(self.left.read, self.left.name, slot, self.place(k), full),
-            *(self.copy(each, slot, k, self.named_tile[1]) for each in self.rights),
+            self.copied(self.left.read, self.left.name, slot, self.place(part), full),
+            *(self.copy(each, slot, part, self.named_tile[1]) for each in self.rights),
         ]
         free = st.Wait(freed("", slot), term("phase") ^ 1)
         body = (self.scope.slot(k - "first"), free, *expecting(full, copies))
         return [st.For("k", term("first"), term("end"), body, of=self.nest.inner)]
+
+    def from_end(self) -> bool:
+        """Whether parts come from the last to the first: where all sums end with the same terms, as those of keys do
+        under a causal mask, blocks that begin together stream the same words at the same time, and these are in L2."""
+        mask, loop = self.scope.mask, self.plan.loop
+        of_keys = loop.when is not None and loop.when.rows is loop.range and len(loop.body) == 1
+        return of_keys and mask is not None and mask.after is not None and mask.before is None
 
     # Products
 
@@ -132,24 +153,46 @@ class ProductRoles(PartsRoles):
         return to, [self.scope.slot(turn), st.Wait(filled("", "slot"), Name("phase")), *issues]
 
     def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:
-        """Hand the sums to the copy engine in a slot that all products are done with."""
-        results = zip(self.plan.outgoing, self.rights, strict=True)
-        result, right = next((each for each in results if each[0].write is node), (None, None))
-        if result is None or right is None or not isinstance(node, ir.Write):
+        """Hand the sums to the copy engine in a slot that all products are done with, or store what threads hold."""
+        results: dict[ir.Node, Buffer] = dict(zip(self.plan.writes, self.rights, strict=True))
+        right, slots, tensor = results.get(node), self.plan.stages, node.tensor
+        if right is None or not isinstance(node, ir.Write):
             super().store(node, at, value)
             return
-        slots, tensor, box = self.plan.stages, node.tensor, result.box
-        sent: Term = Name(result.name).index("w")
-        room = sent.reshape(*box)
-        if self.setting.strides.several(tensor) != self.setting.strides.several(self.right.read.tensor):
-            sent = sent.reshape(*sides(self.setting, tensor, box))
-        times = maximum(term("end") - "first" - "w" + (slots - 1), 0) // slots
         column = self.named_tile[1] * right.pitch
-        place = self.at(node, term("part") * ROWS, column + right.first if right.first else column)
+        column = column + right.first if right.first else column
+        result = next((each for each in self.plan.outgoing if each.write is node), None)
+        if result is None:
+            self._store_wide(node, column, value)
+            return
+        sent: Term = Name(result.name).index("w")
+        room = sent.reshape(*result.box)
+        if self.setting.strides.several(tensor) != self.setting.strides.several(self.right.read.tensor):
+            sent = sent.reshape(*sides(self.setting, tensor, result.box))
+        times = maximum(term("end") - "first" - "w" + (slots - 1), 0) // slots
         self.say(
             st.Let(("filled",), (times,), "times that slot w was"),
             st.Wait(freed("", "w"), (term("filled") & 1) ^ 1),
             *st.put(room, self.values.in_words(value)),
-            st.Send(f"{tensor.name}_tiles", place, sent, line=node.line),
+            st.Send(f"{tensor.name}_tiles", self.at(node, term("part") * ROWS, column), sent, line=node.line),
             st.Sent(),
         )
+
+    def _store_wide(self, node: ir.Write, column: Term, value: Term) -> None:
+        """Store sums in float32 as threads hold them: four of them have a sector next to each other."""
+        rows_of, columns_of = node.tile.ranges
+        width, length = self.right.width, self.setting.size(columns_of.dim)
+        layout = self.scope.layout(width)
+        rows, columns = (Name(self.scope.names.new(name)) for name in ("down", "across"))
+        down, across = (
+            call("arange", 0, side, call("SliceLayout", 1 - axis, layout)) for axis, side in enumerate((ROWS, width))
+        )
+        self.say(st.Let((rows.id,), (term("part") * ROWS + down,)), st.Let((columns.id,), (column + across,)))
+        at_rows, at_columns = rows.along("[:, None]"), columns.along("[None, :]")
+        inside = [at_rows < self.setting.size(rows_of.dim)] if self.scope.ragged(rows_of) else []
+        inside += [at_columns < length] if self.setting.sizes[columns_of.dim] % self.right.pitch else []
+        places = [at_rows * length]
+        if node.tensor in self.setting.strides.of:
+            places = self.setting.strides.places_of(node.tensor, rows)
+        place = total([Name(self.setting.of[node.tensor]), *places, at_columns])
+        self.say(st.Store(node.tensor, place, value, all_of(inside), line=node.line))

@@ -252,7 +252,7 @@ class Lowering:
             for axis, rng in enumerate(ranges):
                 if not self.values.vanishes(node.tile, rng) and rng is not there:  # it is 0 there
                     made += self.scope.exist(rng, axis, frame)
-        if not self.values.state(node.tile).cleared:
+        if not self.values.state(node.tile).cleared and not self.scope.past:
             made += self.scope.pairs(ranges, frame)
         return only(self.written(node), made, NOTHING)
 
@@ -305,6 +305,8 @@ class Lowering:
             values.biased |= {tile} if isinstance(expr, ir.Ref) and waiting else set()
             made = values.expr(expr, node.line, frame)
             made = made * values.scale if scaled else made
+            if self.scope.past and not waiting:  # a sum over sequences, of which each leaves out other pairs
+                made = only(made, self.scope.pairs(node.target.ranges, frame), NOTHING)
             self.say(st.Map(to, values.scaled(tile) + made if waiting else made, more=not waiting, line=node.line))
             scaled = False
         else:
@@ -345,6 +347,8 @@ def _tile_of_pairs(scope: Scope) -> ir.Ranges | None:
     grid, mask = scope.launch.grid, scope.mask
     tiles = [loop.range for loop in grid]
     if mask is None or mask.before is not None or (mask.after is None and not isinstance(mask, KeyRanges)):
+        return None
+    if scope.past:  # each sequence has ranges of its own
         return None
     asked = ((loop.when.rows, loop.when.columns) for loop in grid if loop.when)
     return next((pair for pair in asked if all(rng in tiles for rng in pair)), None)

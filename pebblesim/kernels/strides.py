@@ -24,6 +24,9 @@ QUERIES = ("Q", "Q_C", "dO")
 GRADIENT = "dB"
 """The gradient of a bias; its rows have room for whole groups of `WORDS`, which kernels write."""
 
+OF_KEYS = ("K", "V")
+"""Matrices that heads share."""
+
 OVER_PAIRS = ("bias", "bias_T", GRADIENT)
 """Matrices over queries and keys, which batches may share."""
 
@@ -43,6 +46,7 @@ class Strides:
         copies: of matrices with several copies, the name of the stride from one to the next.
         inner: of matrices that batches share, the names of how many batches a group has, and of the stride within it;
             the stride from batch to batch is then one from group to group.
+        grouped: heads of queries that share keys, if their rows are not together.
     """
 
     of: Mapping[ir.Tensor, tuple[str, str, str]]
@@ -51,6 +55,7 @@ class Strides:
     dense: Mapping[ir.Tensor, int]
     copies: Mapping[ir.Tensor, str]
     inner: Mapping[ir.Tensor, tuple[str, str]]
+    grouped: int = 1
 
     def names(self, tensors: Iterable[ir.Tensor]) -> list[str]:
         """Names of the strides of some tensors, in order."""
@@ -68,6 +73,8 @@ class Strides:
         """Statements of a kernel that move an address to the rows of its head, and count strides in words."""
         batch, head, _ = self.of[tensor]
         heads, at = term("own") * self.several(tensor), term("batch")
+        if self.grouped > 1 and tensor.name in OF_KEYS:
+            heads = term("own") // self.grouped
         first = at * batch * WORDS
         if tensor in self.inner:
             number, within = self.inner[tensor]

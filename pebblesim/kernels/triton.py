@@ -109,6 +109,7 @@ def triton(
     described: tuple[str, ...] = (),
     early: bool = False,
     sums: bool = False,
+    grouped: int = 1,
 ) -> Source:
     """Write the Triton source of a program.
 
@@ -133,6 +134,7 @@ def triton(
         early: launches begin while the one before them ends, the first one, too, and wait for it before they touch
             memory, which Hopper and later cards can (programmatic dependent launch).
         sums: `run` of a backward pass returns the row sums of dO ∘ O, less the gradient of L, too.
+        grouped: so many heads of queries share keys, and have their own rows, and gradients of keys.
 
     Raises:
         UsageError: a Triton kernel cannot run the program: it uses parts of a tile, a block is not a power of two, a
@@ -156,7 +158,8 @@ def triton(
         made = [launch for launch in made if not for_no_pair(launch, isinstance(mask, KeyRanges))]
     setting = setting_of(program, made, sizes, dtype, mask, scale, far, (shared, dense), softcap)
     kernels = tuple(launch.name for launch in made if launch.kind != "fill")
-    setting = replace(setting, described=described, early=kernels if early else (), sums=sums)
+    strides = replace(setting.strides, grouped=grouped)
+    setting = replace(setting, described=described, early=kernels if early else (), sums=sums, strides=strides)
     return module(setting, made, Writer, apart or {}, (warps, stages), common=_room)
 
 
@@ -386,7 +389,9 @@ def _opening_of_strides(setting: Setting, given: list[ir.Tensor]) -> list[str]:
     """The lines of `run` that find sizes and strides, and take the matrices that are to be written."""
     of, strides = setting.of, setting.strides
     matrices = [tensor for tensor in given if tensor in strides.of]
-    keys = next((tensor for tensor in matrices if tensor.shape[0] != strides.queries), matrices[0])
+    of_queries = strides.grouped > 1  # which have as many heads as programs, and keys have not
+    of_keys = (each for each in matrices if (each.shape[0] == strides.queries) is of_queries)
+    keys = next(of_keys, matrices[0])
     device, several = f"{of[keys]}.device", keys in strides.copies
     numbers = "[:2]" if not several else "[:3:2]"
     lines = [f"    (batch, own), device = {of[keys]}.shape{numbers}, {device}", "    heads = batch * own"]

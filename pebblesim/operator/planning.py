@@ -342,10 +342,10 @@ def chosen(
     Raises:
         UsageError: no kernel fits into this room.
     """
-    free = _first(way, _rounded(dims, pattern, 1), dims, heads, dtype, pattern, None, card)
+    free = _first(way, rounded_up(dims, pattern, 1), dims, heads, dtype, pattern, None, card)
     if room is None or free.bytes <= room:
         return free
-    whole = _first(way, _rounded(dims, pattern, STEPS), dims, heads, dtype, pattern, room, card)
+    whole = _first(way, rounded_up(dims, pattern, STEPS), dims, heads, dtype, pattern, room, card)
     parts = [*_in_parts(free.bytes // heads, dims, heads, dtype, pattern, room, card)] if way == "forward" else []
 
     def seconds(one: Choice) -> float:
@@ -364,7 +364,7 @@ def _in_parts(
     n_q, n_k = dict(dims)["n_q"] // pattern.shared, dict(dims)["n_k"]
     for cut in cuts(pattern, n_q, n_k, heads, tables, room):
         some, own, rounds = _part(cut, dims, heads, pattern)
-        alone = _first("forward", _rounded(some, own, 1), some, cut.kv_heads, dtype, own, None, card)
+        alone = _first("forward", rounded_up(some, own, 1), some, cut.kv_heads, dtype, own, None, card)
         _, taken = _of_lengths(alone.forecast.tiling, dims[2:], dtype, own.mask)
         blocks = {**dict(dims), **alone.forecast.tiling.blocks}
         rows = ((span.stop - span.start) * cut.heads for span in cut.spans)
@@ -392,7 +392,7 @@ def ranked_for(
     """The rounded sizes that `chosen` looks at, and the kernels for these sizes in its order; arguments as for it."""
     free = chosen(way, dims, heads, dtype, pattern, None, card)
     limit, steps = (room, STEPS) if free.bytes > room else (None, 1)
-    rounded = _rounded(dims, pattern, steps)
+    rounded = rounded_up(dims, pattern, steps)
     found = _forecasts(way, rounded, heads, dtype, pattern, limit, card)
     return rounded, tuple(each for each in found if each.tiling.refusal(pattern.call(dims, dtype, card)) is None)
 
@@ -444,7 +444,7 @@ def chosen_for_latent(dims: Dims, heads: int, dtype: str, pattern: Pattern, card
         dims: n_q (rows of all heads that share keys), n_k, d_v and d_r: words of a key that are its value, and others.
         heads, dtype, pattern, card: as for `chosen`.
     """
-    return _suiting(LATENT, _rounded(dims, pattern, 1), dims, heads, dtype, pattern, None, card)
+    return _suiting(LATENT, rounded_up(dims, pattern, 1), dims, heads, dtype, pattern, None, card)
 
 
 @lru_cache(maxsize=KEPT)
@@ -455,7 +455,7 @@ def _forecasts(
     return forecasts(PROBLEM.get(way, way), pattern.call(dims, dtype, card), card, heads, room)
 
 
-def _rounded(dims: Dims, pattern: Pattern, steps: int) -> Dims:
+def rounded_up(dims: Dims, pattern: Pattern, steps: int) -> Dims:
     """The sizes that kernels are chosen for, so that few kernels serve all lengths.
 
     Lengths are rounded up to powers of two or, with several `steps`, to multiples of a part of one.
