@@ -11,6 +11,7 @@ It is for no mask and for bands: causal ones and windows.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 
@@ -33,6 +34,7 @@ from pebblesim.kernels.gluon_sequences_plan import sequences_of
 from pebblesim.kernels.gluon_text import HELPERS, common
 from pebblesim.kernels.gluon_widths import divided
 from pebblesim.kernels.gluon_writer import GluonWriter
+from pebblesim.kernels.in_parts import part_of, sums_between
 from pebblesim.kernels.products import products
 from pebblesim.kernels.sequences_past import is_past, of_one
 from pebblesim.kernels.strides import WORDS as GROUP
@@ -95,14 +97,16 @@ def gluon(
     _check_domain(program, sizes, dtype, mask, 1.0 if scale is None else scale, shared)
     if stages < 2:
         raise refused(program, "a ring of one stage would be waited for by itself", "take --stages 2 or more")
+    program = part_of(program)
+    onto = sums_between(program)
     if shared:
         program = copied(program, sizes, GROUP_OF_WORDS)
     streams = at_once if is_past(program) else 0
     program = of_one(program) if streams else program
-    made = _launches(program)
+    made = _launches(program, onto)
     _check_pairs(program, made, sizes, mask)
     band, apart_in_memory = mask if isinstance(mask, Band) else None, (shared, dense)
-    setting = setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory, softcap)
+    setting = setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory, softcap, onto)
     setting = replace(setting, sums=sums)
 
     def written(setting: Setting, launch: Launch, name: str) -> Writes:
@@ -158,16 +162,20 @@ def _check_domain(
 
 def plans(program: ir.Program, sizes: ir.Sizes, *, stages: int = 2, persistent: bool = False) -> dict[str, Block]:
     """Return the plans of the Gluon kernels, by the name of the launch."""
+    program = part_of(program)
     made = _launches(program)
     kept = tables(program, made, sizes)
     found = ((each.name, _planned(program, each, sizes, stages, persistent, kept)) for each in made)
     return {name: planned[0] for name, planned in found if planned is not None}
 
 
-def _launches(program: ir.Program) -> list[Launch]:
-    """The launches of a program, with loops that only add to sums in memory as grids, but for those without a pair."""
+def _launches(program: ir.Program, onto: Collection[ir.Tensor] = ()) -> list[Launch]:
+    """The launches of a program, with loops that only add to sums in memory as grids, but for those without a pair.
+
+    `onto`: sums that `run` may be given.
+    """
     made = launches(program, masked=True, repeated=True, adding=True)
-    return filled_before([launch for launch in made if not for_no_pair(launch)])
+    return filled_before([launch for launch in made if not for_no_pair(launch)], onto)
 
 
 def _planned(

@@ -9,24 +9,12 @@ by then, and the copy engine writes it.
 from __future__ import annotations
 
 from pebblesim.kernels import statements as st
-from pebblesim.kernels.gluon_block import ROWS, Block, Buffer, filled, freed
+from pebblesim.kernels.gluon_block import ROWS, Block, filled, freed
 from pebblesim.kernels.gluon_boxes import sides
 from pebblesim.kernels.gluon_parts import PartsRoles
 from pebblesim.kernels.gluon_roles import expecting
-from pebblesim.kernels.terms import (
-    ZERO,
-    Held,
-    Items,
-    Name,
-    Number,
-    Term,
-    all_of,
-    call,
-    maximum,
-    minimum,
-    term,
-    total,
-)
+from pebblesim.kernels.gluon_widths import columns_of_part
+from pebblesim.kernels.terms import ZERO, Held, Items, Layout, Name, Number, Term, call, maximum, minimum, term
 from pebblesim.kernels.triton_grid import in_groups, longest_last
 from pebblesim.kernels.triton_loops import Piece
 from pebblesim.kernels.triton_ranges import GROUP, Setting
@@ -152,47 +140,48 @@ class ProductRoles(PartsRoles):
         issues = (st.Issue(each, left, right.slot("slot"), each, line=line) for each, right in pairs)
         return to, [self.scope.slot(turn), st.Wait(filled("", "slot"), Name("phase")), *issues]
 
+    # Sums, in float32 in memory from one part to the next: threads have whole sectors of them
+
+    def read(self, node: ir.Read) -> None:
+        """Read what the sums are added to, with their layout."""
+        if node.tensor not in self.setting.onto:
+            super().read(node)
+            return
+        layout = self.layout_of(node.tile.ranges)
+        place, where = self.entries_at(node.tensor, node.tile.ranges, layout)
+        self.bring(node, place, where)
+
+    def layout_of(self, ranges: ir.Ranges) -> Layout:
+        """The layout of the sums of a warpgroup."""
+        return self.scope.layout(self.scope.length(ranges[1]))
+
+    def columns_before(self, columns: ir.Range, width: int) -> tuple[Term | None, int]:
+        """Columns before those of a tile: of the block's tile of columns, and of parts of it."""
+        first, pitch = columns_of_part(columns), self.right.pitch
+        before = self.named_tile[1] * pitch
+        wide = -(-self.setting.sizes[columns.dim] // pitch) * pitch
+        return before + first if first else before, wide
+
     def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:
-        """Hand the sums to the copy engine in a slot that all products are done with, or store what threads hold."""
-        results: dict[ir.Node, Buffer] = dict(zip(self.plan.writes, self.rights, strict=True))
-        right, slots, tensor = results.get(node), self.plan.stages, node.tensor
-        if right is None or not isinstance(node, ir.Write):
-            super().store(node, at, value)
-            return
-        column = self.named_tile[1] * right.pitch
-        column = column + right.first if right.first else column
+        """Hand the sums to the copy engine in a slot that all products are done with, if they are not in float32."""
         result = next((each for each in self.plan.outgoing if each.write is node), None)
-        if result is None:
-            self._store_wide(node, column, value)
+        if result is None or not isinstance(node, ir.Write):
+            place, where = self.entries_at(node.tensor, ir.moved_part(node), self.layout_of(ir.moved_part(node)))
+            self.say(st.Store(node.tensor, place, value, where, line=node.line))
             return
+        right = next(each for each in self.rights if each.name == result.name)
+        slots, tensor, box = self.plan.stages, node.tensor, result.box
         sent: Term = Name(result.name).index("w")
-        room = sent.reshape(*result.box)
+        room = sent.reshape(*box)
         if self.setting.strides.several(tensor) != self.setting.strides.several(self.right.read.tensor):
-            sent = sent.reshape(*sides(self.setting, tensor, result.box))
+            sent = sent.reshape(*sides(self.setting, tensor, box))
         times = maximum(term("end") - "first" - "w" + (slots - 1), 0) // slots
+        column = self.named_tile[1] * right.pitch
+        place = self.at(node, term("part") * ROWS, column + right.first if right.first else column)
         self.say(
             st.Let(("filled",), (times,), "times that slot w was"),
             st.Wait(freed("", "w"), (term("filled") & 1) ^ 1),
             *st.put(room, self.values.in_words(value)),
-            st.Send(f"{tensor.name}_tiles", self.at(node, term("part") * ROWS, column), sent, line=node.line),
+            st.Send(f"{tensor.name}_tiles", place, sent, line=node.line),
             st.Sent(),
         )
-
-    def _store_wide(self, node: ir.Write, column: Term, value: Term) -> None:
-        """Store sums in float32 as threads hold them: four of them have a sector next to each other."""
-        rows_of, columns_of = node.tile.ranges
-        width, length = self.right.width, self.setting.size(columns_of.dim)
-        layout = self.scope.layout(width)
-        rows, columns = (Name(self.scope.names.new(name)) for name in ("down", "across"))
-        down, across = (
-            call("arange", 0, side, call("SliceLayout", 1 - axis, layout)) for axis, side in enumerate((ROWS, width))
-        )
-        self.say(st.Let((rows.id,), (term("part") * ROWS + down,)), st.Let((columns.id,), (column + across,)))
-        at_rows, at_columns = rows.along("[:, None]"), columns.along("[None, :]")
-        inside = [at_rows < self.setting.size(rows_of.dim)] if self.scope.ragged(rows_of) else []
-        inside += [at_columns < length] if self.setting.sizes[columns_of.dim] % self.right.pitch else []
-        places = [at_rows * length]
-        if node.tensor in self.setting.strides.of:
-            places = self.setting.strides.places_of(node.tensor, rows)
-        place = total([Name(self.setting.of[node.tensor]), *places, at_columns])
-        self.say(st.Store(node.tensor, place, value, all_of(inside), line=node.line))

@@ -6,7 +6,7 @@ Strides are arguments in groups of 8 words: so it is known that rows begin where
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from pebblesim.kernels.identifiers import Identifiers
@@ -116,13 +116,24 @@ class Strides:
         return line
 
 
-def strides(program: ir.Program, sizes: ir.Sizes, shared: int, dense: bool, names: Identifiers) -> Strides:
-    """The matrices with strides of their own: all that `run` is given or returns, but for sums in float32."""
+def strides(
+    program: ir.Program,
+    sizes: ir.Sizes,
+    shared: int,
+    dense: bool,
+    names: Identifiers,
+    onto: Collection[ir.Tensor] = (),
+) -> Strides:
+    """The matrices with strides of their own: all that `run` is given or returns, but for sums in float32.
+
+    `onto`: of these, the sums that `run` is given, to be added to.
+    """
     given = {*program.inputs, *program.outputs}
     of = {
         tensor: tuple(names.new(f"{name}_{part}") for part in ("batch", "head", "row"))
         for name, tensor in program.tensors.items()
-        if shared and name in given and len(tensor.shape) == 2 and not is_float32(program, tensor)
+        if shared and name in given and len(tensor.shape) == 2
+        if tensor in onto or not is_float32(program, tensor)
     }
     queries = next((program.tensors[name].shape[0] for name in QUERIES if name in given), "")
     alone = [tensor for tensor in of if shared == 1 or tensor.shape[0] != queries] if dense else []

@@ -58,6 +58,10 @@ L is the logarithm of the sum of a row's exponentials, so its gradient by the sc
 """
 
 
+ONTO = "onto"
+"""The argument of `run` that has sums of the parts before, by name, to be added to; without it they begin with 0."""
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
     """Kernels in launch order, and the source of a module whose `run` launches them.
@@ -232,7 +236,9 @@ def _calls(setting: Setting, made: list[Launch], writers: Iterator[tuple[Writes,
         if launch.kind == "fill":
             (node,) = launch.body
             assert isinstance(node, ir.Init)
-            calls.append(f"    {setting.of[node.tensor]}.fill_({constant(node.value)})")
+            fill, given = f"    {setting.of[node.tensor]}.fill_({constant(node.value)})", node.tensor in setting.onto
+            if node.tensor not in setting.strides.of:  # who gives them sees to it
+                calls += [f"    if {ONTO} is None:", f"    {fill}"] if given else [fill]
             continue
         if launch.around is not None and launch.around is not around:
             whole = setting.size(launch.around.range.dim)
@@ -297,6 +303,7 @@ def setting_of(
     far: bool | None,
     own: tuple[int, bool] = (0, False),
     softcap: float = 0.0,
+    onto: frozenset[ir.Tensor] = frozenset(),
 ) -> Setting:
     """The facts that the kernels of a program share."""
     free = free_dimensions(program, made)
@@ -313,8 +320,9 @@ def setting_of(
         even=all(sizes[dim] % side == 0 for dim, side in largest_tiles(made, free, sizes).items()),
         far=most_words(program, sizes) >= FAR if far is None else far,
         logarithms={tensor for name, tensor in program.tensors.items() if name in (LOGARITHM, L_IN_ROWS)},
-        strides=strides(program, sizes, *own, names),
+        strides=strides(program, sizes, *own, names, onto),
         softcap=softcap,
+        onto=onto,
     )
 
 
@@ -337,6 +345,7 @@ def _run(setting: Setting, made: list[Launch]) -> list[str]:
     ranges = ARGUMENTS[:-1] if isinstance(setting.mask, KeyRanges) else ()
     results = (RESULTS,) if setting.strides.of else ()
     shift = f", {SHIFT}=None" * any(_shifted(program, launch) is not None for launch in made)
+    shift += f", {ONTO}=None" * (bool(setting.onto) and not results)
     lines = [
         f"def run({', '.join([*(of[tensor] for tensor in given), *ranges, *results])}{shift}):",
         f'    """{", ".join(program.outputs)} of matrices (heads, rows, columns) and float32 vectors (heads, rows)."""',
@@ -371,7 +380,8 @@ def _run(setting: Setting, made: list[Launch]) -> list[str]:
         if tensor in setting.tables.places:
             lines.append(f"    {of[tensor]} = {of[setting.tables.places[tensor]]}  # tile by tile in its place")
             continue
-        lines.append(f"    {of[tensor]} = {_empty(setting, tensor)}")
+        given_sums = f' if {ONTO} is None else {ONTO}["{name}"]' * (tensor in setting.onto)
+        lines.append(f"    {of[tensor]} = {_empty(setting, tensor)}{given_sums}")
     return lines
 
 

@@ -51,6 +51,7 @@ class Setting:
         softcap, described: as for `triton`.
         early: launches of which each begins while the one before it ends.
         sums: as for `triton`.
+        onto: sums in memory that `run` may be given, to be added to.
     """
 
     program: ir.Program
@@ -69,6 +70,7 @@ class Setting:
     described: tuple[str, ...] = ()
     early: tuple[str, ...] = ()
     sums: bool = False
+    onto: frozenset[ir.Tensor] = frozenset()
 
     def lengths(self, tensor: ir.Tensor) -> list[Term]:
         """The lengths of a tensor in memory."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -26,11 +26,12 @@ from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launch import Kernel, Torch, Triton
 from pebblesim.operator.layout import fits, fitted, room_for
 from pebblesim.operator.once import warn_once
-from pebblesim.operator.parts_of_heads import of_part_of_heads, parts_of_heads
+from pebblesim.operator.parts_of_heads import long_enough, of_part_of_heads, parts_of_heads
 from pebblesim.operator.pattern import Pattern
 from pebblesim.operator.planning import (
     CARD,
     ROOM,
+    STEPS,
     Choice,
     Dims,
     chosen,
@@ -113,9 +114,12 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
         rows = _heads_apart(given, made, setting, number)
     else:
         choice, module, names, taken = _prepared(way, given, made, setting)
-        if choice.cut is not None:
+        if choice.cut is not None and way == "forward":
             return _in_parts(given, results, setting, choice.cut)
-        rows = _in_rounds(choice.forecast.rounds, module, names, taken, made, setting.pattern.shared)
+        if choice.cut is not None:
+            rows = _gradients_in_parts(module, names, given, made, setting, choice.cut)
+        else:
+            rows = _in_rounds(choice.forecast.rounds, module, names, taken, made, setting.pattern.shared)
     for name, each in results.items():
         if made[name] is not each:
             each.copy_(made[name][..., : each.shape[-1]])
@@ -140,15 +144,19 @@ def _in_rounds(
 
 def groups_of(given: dict[str, Any], results: dict[str, Any], setting: Setting) -> int:
     """The number of parts in which a backward pass takes the heads that share keys."""
-    pattern, Q, (batch, kv_heads, n_k, d_v) = setting.pattern, given["Q"], given["V"].shape
+    pattern, Q = setting.pattern, given["Q"]
     if pattern.shared == 1:
         return 1
+    batch, kv_heads, n_k, d_v = given["V"].shape
     dims = (("n_q", Q.shape[2] * pattern.shared), ("n_k", n_k), ("d_k", Q.shape[3]), ("d_v", d_v))
     words, repeated, _ = _laid((given, results), pattern.shared)
     if GLUON.refusal(Call({}, scale=setting.scale, words=words, repeated=repeated)):
         return 1
     card, room = card_of(Q.device), ROOM if setting.workspace is None else setting.workspace
-    return parts_of_heads(rounded_up(dims, pattern, 1), batch * kv_heads, _dtype(Q), _here(pattern), room, card)
+    rest = batch * kv_heads, _dtype(Q), _here(pattern), room, card
+    if not long_enough(rounded_up(dims, pattern, 1), *rest):
+        return 1
+    return parts_of_heads(rounded_up(dims, pattern, STEPS), *rest)
 
 
 def _heads_apart(given: dict[str, Any], results: dict[str, Any], setting: Setting, parts: int) -> Any:
@@ -183,6 +191,44 @@ def _in_parts(given: dict[str, Any], results: dict[str, Any], setting: Setting, 
     return lse.view(batch * kv_heads, n * pattern.shared)
 
 
+def _gradients_in_parts(
+    module: Any, names: tuple[str, ...], given: dict[str, Any], made: dict[str, Any], setting: Setting, cut: Cut
+) -> Any:
+    """Compute a backward pass in parts, whose kernels add to dK and dV of one KV head after the other.
+
+    Returns:
+        With sinks, the row sums of dO ∘ O, less dL; else None.
+    """
+    (batch, kv_heads, n_k, _), pattern, n = given["K"].shape, setting.pattern, given["Q"].shape[2]
+    spans, rows = [*zip(cut.spans, cut.keys(pattern, n_k), strict=True)], None
+    for at_once in _parts(batch, kv_heads, cut.kv_heads):
+        of_heads, into = (_of_part(each, at_once, pattern.shared, kv_heads) for each in (given, made))
+        sums = {name: torch.zeros(into[name].shape, dtype=torch.float32, device=into[name].device) for name in SUMS}
+        for first, (queries, keys) in product(range(0, pattern.shared, cut.heads), spans):
+            heads = slice(first, first + cut.heads)
+            part = partial(_of_cut, pattern.shared, heads, queries, keys)
+            some, room = ({name: part(name, each) for name, each in of.items()} for of in (of_heads, into | sums))
+            others = {name: each for name, each in some.items() if name not in names}
+            found = module.run(*(some[name] for name in names), results=room, **others)
+            if setting.sinks:
+                if rows is None:
+                    rows = fresh(found[SHIFTED].new_empty((batch, kv_heads, n, pattern.shared)))
+                there = rows[*at_once, queries, heads]
+                there.copy_(found[SHIFTED][:, : there[0, 0].numel()].reshape(there.shape))
+        for name, each in sums.items():
+            _rounded(each, into[name], into[name].shape[1])
+    return None if rows is None else rows.view(batch * kv_heads, n * pattern.shared)
+
+
+def _of_cut(shared: int, heads: slice, queries: slice, keys: int, name: str, x: Any) -> Any:
+    """A part's rows of a matrix, or of numbers of the rows of each KV head; `heads`: of those that share keys."""
+    if x.dim() < 4:
+        return x.unflatten(1, (-1, shared))[:, queries, heads].flatten(1).contiguous()
+    if name not in OF_QUERIES:
+        return x[:, :, :keys]
+    return x[:, heads if heads.stop - heads.start < shared else slice(None), queries]
+
+
 def _launched(module: Any, names: tuple[str, ...], given: dict[str, Any], room: dict[str, Any]) -> Any:
     """Write the results of some heads, and return L, or the row sums of dO ∘ O, if there are some.
 
@@ -208,6 +254,9 @@ def _rounded(sums: Any, x: Any, kv_heads: int) -> None:
 
 Part = tuple[slice, slice]
 """Batches, and KV heads in each of them."""
+
+SUMS = ("dK", "dV")
+"""Gradients that are sums over the queries of all heads that share keys."""
 
 OF_QUERIES = ("Q", "dO", "O", "dQ", "Q_C", "Q_R")
 """Matrices with a row for each query."""
@@ -269,7 +318,8 @@ def _prepared(
             return latent, *loaded(latent.forecast.tiling, sizes[2:], latent.even, far, False, dtype, own, scale), parts
     if choice.forecast.tiling.gluon and unlike:
         choice = fitting(way, dims, batch * kv_heads, dtype, pattern._replace(gluon=False), workspace, Q.device)
-    alike = pattern._replace(same_bits=False, gluon=True, sinks=sinks, apart=apart)  # without what says what is chosen
+    own = pattern if choice.cut is None else choice.cut.pattern(pattern)
+    alike = own._replace(same_bits=False, gluon=True, sinks=sinks, apart=apart)  # without what says what is chosen
     return choice, *loaded(choice.forecast.tiling, dims[2:], choice.even, far, dense, dtype, alike, scale), given
 
 

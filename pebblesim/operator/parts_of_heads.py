@@ -1,23 +1,28 @@
 """Backward passes that take the heads that share keys in parts: when, and what that costs. Without PyTorch.
 
-The gradients of keys are sums over the queries of all heads that share them. Where these are many, and the keys few,
-products have too few tiles for a card: 128 heads on one latent and 1,024 keys have 24. Each part of the heads has a
-copy of K and V, and gradients of these in float32, which are added up in order.
+The gradients of keys are sums over the queries of all heads that share them. Blocks of kernels have some keys each. So
+where these are few beside a card's multiprocessors, or as many and some more, much of the card is idle: 128 heads on
+one latent and 1,024 keys have products of 24 tiles, and 16 heads on 2 with 8,730 keys have 138 blocks for 132. Each
+part of the heads has a copy of K and V, and gradients of these in float32, which are added up in order.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from math import gcd
 
 from pebblesim.advice import cards
 from pebblesim.core.sizes import BYTES
 from pebblesim.operator.pattern import Pattern
-from pebblesim.operator.planning import KEPT, Dims, chosen
+from pebblesim.operator.planning import KEPT, Dims, chosen, first_at
 
-IN_PARTS = ("small-cache-backward-resident",)
-"""Schedules whose kernels were measured with the heads that share keys in parts."""
+IN_PARTS = (
+    "small-cache-backward-resident",
+    "dS-stored-resident",
+    "flash2-backward-blocked",
+    "backward-two-pass-blocked",
+)
+"""Schedules whose kernels take the heads that share keys in parts."""
 
 LONG_ENOUGH = 3e-4
 """Seconds of a backward pass from which on heads are taken in parts: shorter ones wait for the host."""
@@ -25,8 +30,17 @@ LONG_ENOUGH = 3e-4
 GAIN = 1.1
 """Factor by which a pass is to be faster with its heads in parts, by the forecast."""
 
-SIDE = 128
-"""Keys of a tile."""
+NUMBERS = 2, 4, 8, 16
+"""Numbers of parts that are tried."""
+
+
+@lru_cache(maxsize=KEPT)
+def long_enough(dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card) -> bool:
+    """Whether a backward pass may have its heads in parts: arguments as for `parts_of_heads`, rounded further."""
+    if pattern.shared == 1 or not pattern.gluon:
+        return False
+    made = chosen("backward", dims, heads, dtype, pattern, room, card)
+    return first_at(made, dict(dims), card, dtype, heads, pattern).seconds >= LONG_ENOUGH
 
 
 @lru_cache(maxsize=KEPT)
@@ -40,20 +54,19 @@ def parts_of_heads(dims: Dims, heads: int, dtype: str, pattern: Pattern, room: i
     Raises:
         UsageError: no kernel fits into this room.
     """
-    most = card.size("multiprocessors") // (heads * -(-dict(dims)["n_k"] // SIDE))
-    parts = gcd(1 << max(most, 1).bit_length() - 1, pattern.shared)  # as many as there are tiles for, a power of two
-    left = None if room is None else room - bytes_of_parts(dims, heads, parts, dtype)
-    if parts == 1 or not pattern.gluon or (left is not None and left < 0):
-        return 1
-    together = chosen("backward", dims, heads, dtype, pattern, room, card).forecast.seconds
-    if together < LONG_ENOUGH:
-        return 1
-    own, some = of_part_of_heads(pattern, parts), sizes_of_part(dims, parts)
-    made = chosen("backward", some, heads * parts, dtype, own, left, card).forecast
-    if not made.tiling.gluon or made.tiling.schedule not in IN_PARTS:
-        return 1
-    faster = together / (made.seconds + seconds_of_parts(dims, heads, parts, dtype, card))
-    return parts if faster > GAIN else 1
+    made = chosen("backward", dims, heads, dtype, pattern, room, card)
+    least, found = first_at(made, dict(dims), card, dtype, heads, pattern).seconds / GAIN, 1
+    for parts in (number for number in NUMBERS if pattern.shared % number == 0):
+        own, some = of_part_of_heads(pattern, parts), sizes_of_part(dims, parts)
+        made = chosen("backward", some, heads * parts, dtype, own, None, card)
+        taken, tiling = made.bytes + bytes_of_parts(dims, heads, parts, dtype), made.forecast.tiling
+        if (room is not None and taken > room) or not tiling.gluon or tiling.schedule not in IN_PARTS:
+            continue
+        seconds = first_at(made, dict(some), card, dtype, heads * parts, own).seconds
+        seconds += seconds_of_parts(dims, heads, parts, dtype, card)
+        if seconds < least:
+            least, found = seconds, parts
+    return found
 
 
 def sizes_of_part(dims: Dims, parts: int) -> Dims:
