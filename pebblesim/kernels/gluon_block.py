@@ -20,7 +20,7 @@ kernels are this record, and one builder (`gluon_roles`) makes the producer, sha
 | scores | parts of keys | parts of rows | one part | rows | tiles of a table of pairs |
 | product | parts of a table and of a matrix | accumulators | one part | rows | the result, through the ring |
 | columns | halves of keys that are values | rows | none | keys, columns of sums | nothing |
-| sequences | matrices and vectors of a loop, for each warpgroup | rows of a bias; of a sequence in registers | none | sequences | nothing |
+| sequences | those of a loop, for each warpgroup | rows of a bias, and of a sequence | none | sequences | nothing |
 | gradients | all of a sequence | rows of a bias and of its gradient | a tile of keys | keys | nothing |
 
 What only a consumer of one family knows is the order of its statements, in `gluon_consumer`, `gluon_scores`,
