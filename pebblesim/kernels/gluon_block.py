@@ -1,7 +1,7 @@
 """A block of a Hopper kernel as data: its streams, its roles, and what they hand to each other in shared memory.
 
 A block has two roles. The producer, one warp, copies boxes into shared memory by the copy engine (TMA). The consumers,
-one to three warpgroups, multiply them on tensor cores (wgmma), with accumulators in registers. All five families of
+one to three warpgroups, multiply them on tensor cores (wgmma), with accumulators in registers. All six families of
 kernels are this record, and one builder (`gluon_roles`) makes the producer, shared memory and the grid of each from it:
 
 - A `Buffer` is what the producer brings of one read of the schedule: boxes that stay for a whole tile of the grid, or a
@@ -20,10 +20,11 @@ kernels are this record, and one builder (`gluon_roles`) makes the producer, sha
 | scores | parts of keys | parts of rows | one part | rows | tiles of a table of pairs |
 | product | parts of a table and of a matrix | accumulators | one part | rows | the result, through the ring |
 | columns | halves of keys that are values | rows | none | keys, columns of sums | nothing |
+| sequences | those of a loop, for each warpgroup | rows of a bias, and of a sequence | none | sequences | nothing |
 | gradients | all of a sequence | rows of a bias and of its gradient | a tile of keys | keys | nothing |
 
 What only a consumer of one family knows is the order of its statements, in `gluon_consumer`, `gluon_scores`,
-`gluon_product`, `gluon_columns` and `gluon_gradients`.
+`gluon_product`, `gluon_columns`, `gluon_sequences` and `gluon_gradients`.
 """
 
 from __future__ import annotations
@@ -291,7 +292,7 @@ class Block(Loops):
 
     Attributes:
         warpgroups: how many have sums.
-        shares: how many of these have the same rows, and divide columns.
+        shares: how many of these have the same rows, and divide columns or sequences.
         sides: lengths of a warpgroup's tiles, where they are not those of the schedule's.
         across: columns of the tiles that vectors of rows meet; None for those of the streamed tiles.
         stages: slots of a ring.
