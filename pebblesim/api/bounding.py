@@ -12,9 +12,9 @@ from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import listed, whole
 from pebblesim.counting.arguments import AnyMask
 from pebblesim.counting.best import best_of
+from pebblesim.counting.checked_theta import check_theta
 from pebblesim.counting.compare import runs_of
 from pebblesim.counting.heads import Heads
-from pebblesim.counting.held import hold_theta
 from pebblesim.language.catalogue import is_built_in
 from pebblesim.language.masks import Mask, of_heads
 from pebblesim.language.problems import Problem, Theta, problem
@@ -207,7 +207,7 @@ def _bounds(
         else {formulation_in_words(solves, formulation): largest(lower)}
     )
     pairs = None if allowed is None else Pairs.of(allowed, *solves.grid(sizes)).number
-    hold_theta(solves)
+    check_theta(solves)
     if not isinstance(allowed, int):
         proved = formulation is not None or is_built_in(solves.values)
         for claimed in own if proved else [*own, least_of_ways(ways)]:

@@ -12,9 +12,9 @@ from pebblesim.core.results import Result
 from pebblesim.core.sizes import check_rule, listed
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.arguments import AnyMask, BlockRule, problem_dims
+from pebblesim.counting.checked_theta import check_theta
 from pebblesim.counting.count import OF_WAY, Counted, count_run, ratio
 from pebblesim.counting.heads import Heads
-from pebblesim.counting.held import hold_theta
 from pebblesim.counting.run import Run
 from pebblesim.counting.totals import Totals
 from pebblesim.language import masks
@@ -229,7 +229,7 @@ def runs_of(
     algorithms = get_all(schedules)
     by_schedule = algorithms[0].problem.name if algorithms else "backward"
     solves = problem(by_schedule if problem_name is None else problem_name)
-    hold_theta(solves)
+    check_theta(solves)
     pattern, among = masks.of_heads(mask), heads or Heads()
     if not algorithms:
         algorithms = some_of_problem(solves.name, among.dims(solves, problem_dims(solves, dims)), mask is not None)

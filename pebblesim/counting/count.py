@@ -17,8 +17,8 @@ from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import assigned, listed
 from pebblesim.core.units import Traffic
 from pebblesim.counting.arguments import AnyMask, BlockRule
+from pebblesim.counting.checked_theta import check_theta
 from pebblesim.counting.heads import Heads
-from pebblesim.counting.held import hold_theta
 from pebblesim.counting.run import Run
 from pebblesim.language.masks import AnyHeads, Mask
 from pebblesim.language.problems import Problem, Theta, problem
@@ -343,7 +343,7 @@ def count(
         UsageError: a name or size that is not allowed.
     """
     among = Heads(heads, kv_heads, batch, separate)
-    hold_theta(get(schedule).problem)
+    check_theta(get(schedule).problem)
     return count_run(Run.of(schedule, dims, M=M, blocks=blocks, summation=summation, mask=mask, heads=among))
 
 

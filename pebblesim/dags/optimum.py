@@ -149,10 +149,8 @@ def optimum(
     small = searchable(task.graph, rules)  # otherwise there is no search to save time for
     left = min(5.0, (end - began) / 5) if small else min(60.0, end - began)
     steps = None
-    if (
-        seconds is None and states is not None and small
-    ):  # no clock decides, so that the result is the same on every machine
-        left, steps = 60.0, FIRST_STEPS
+    if seconds is None and states is not None and small:
+        left, steps = 60.0, FIRST_STEPS  # no clock decides, so that the result is the same on every machine
     first = pebble(graph, M=M, rules=rules, seconds=left, steps=steps, rounds=task.steps)
     run = Interval(task, first.io, first.moves, first.bound.value, first.bound.source)
     if first.interrupted:

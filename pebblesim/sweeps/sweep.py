@@ -20,8 +20,8 @@ from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.sizes import axis, bytes_of, check_rule
 from pebblesim.core.tables import Table, format_of
 from pebblesim.counting.arguments import AnyMask, dims_meant
+from pebblesim.counting.checked_theta import check_theta
 from pebblesim.counting.heads import Heads, shared
-from pebblesim.counting.held import hold_theta
 from pebblesim.counting.run import Run
 from pebblesim.language import masks
 from pebblesim.language.masks import HeadMasks
@@ -144,7 +144,7 @@ def _check(
                 f"M is missing; without it {algorithm.name} is swept by formula alone, with sizes for all its blocks."
             )
     if what == "count":
-        hold_theta(solves)
+        check_theta(solves)
 
 
 def _place_of_rows(output: str | Path | None, store: str | Path | None) -> Path | None:

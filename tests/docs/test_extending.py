@@ -20,7 +20,7 @@ import pebblesim as ps
 from pebblesim.analysis import count
 from pebblesim.cli import main as cli
 from pebblesim.core.errors import UsageError
-from pebblesim.counting.held import _hold
+from pebblesim.counting.checked_theta import _check
 from pebblesim.language.problems import PROBLEMS, problem
 from pebblesim.language.registry import SCHEDULES
 from pebblesim.lower_bounds.bounds import BOUNDS, lower_bounds
@@ -267,7 +267,7 @@ def test_a_bound_for_every_way_above_a_count_is_refused_where_it_is_printed() ->
 def test_every_theta_that_ships_would_pass(name: str) -> None:
     for solves in (PROBLEMS[name], PROBLEMS[name].rectangle):
         if solves is not None and solves.theta is not None:
-            _hold(solves, solves.theta)
+            _check(solves, solves.theta)
 
 
 @pytest.mark.parametrize("name", [name for name, each in PROBLEMS.items() if each.theta])

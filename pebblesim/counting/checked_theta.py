@@ -28,7 +28,7 @@ GROWTH: Final = 4
 
 
 @lru_cache(maxsize=64)
-def hold_theta(solves: Problem) -> None:
+def check_theta(solves: Problem) -> None:
     """Refuse the Θ of a user's problem if it is not within a constant factor of bounds and counts.
 
     Sizes are powers of t, with each dimension over n at least as large as each over d, and M = 64 t^a. If from t = 2^12
@@ -38,10 +38,10 @@ def hold_theta(solves: Problem) -> None:
         UsageError: it does; the message has sizes at which it is far off.
     """
     if solves.theta is not None and not is_built_in(solves.values):
-        _hold(solves, solves.theta)
+        _check(solves, solves.theta)
 
 
-def _hold(solves: Problem, theta: Theta) -> None:
+def _check(solves: Problem, theta: Theta) -> None:
     for exponents, a in _rays(solves):
         at = [({dim: t**power for dim, power in exponents.items()}, 64 * t**a) for t in STEPS]
         values = [theta.value({**sizes, "M": M}) for sizes, M in at]
