@@ -14,7 +14,7 @@ from functools import lru_cache
 from pebblesim.advice import cards
 from pebblesim.core.sizes import BYTES
 from pebblesim.operator.pattern import Pattern
-from pebblesim.operator.planning import KEPT, Dims, chosen, first_at
+from pebblesim.operator.planning import KEPT, STEPS, Dims, chosen, first_at, rounded_up
 
 IN_PARTS = (
     "small-cache-backward-resident",
@@ -32,6 +32,14 @@ GAIN = 1.1
 
 NUMBERS = 2, 4, 8, 16
 """Numbers of parts that are tried."""
+
+
+def parts_for(dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card) -> int:
+    """In how many parts a backward pass of these sizes takes the heads that share keys; arguments as for `chosen`."""
+    rest = heads, dtype, pattern, room, card
+    if pattern.shared == 1 or not long_enough(rounded_up(dims, pattern, 1), *rest):
+        return 1
+    return parts_of_heads(rounded_up(dims, pattern, STEPS), *rest)
 
 
 @lru_cache(maxsize=KEPT)

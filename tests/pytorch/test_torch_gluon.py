@@ -227,8 +227,7 @@ def test_heads_that_share_keys_in_parts(
         asked.append(heads)
         return parts
 
-    monkeypatch.setattr(launching, "long_enough", lambda *given: True)
-    monkeypatch.setattr(launching, "parts_of_heads", some)
+    monkeypatch.setattr(launching, "parts_for", some)
     check((1, 8, 2, 35, 41), d, (None, 0, True), "tokens first", False, True)
     assert interpreted == ["flash2-forward", backward] and asked == [2]
 
@@ -241,9 +240,7 @@ def test_passes_whose_blocks_are_few_take_heads_in_parts() -> None:
         shared = heads // kv_heads
         pattern = Pattern(band_of(right=0, rows=shared), shared, **others)
         dims = tuple({"n_q": n * shared, "n_k": n, "d_k": d, "d_v": d}.items())
-        if not parts_of_heads.long_enough(dims, kv_heads, "bfloat16", pattern, room, card):
-            return 1
-        return parts_of_heads.parts_of_heads(dims, kv_heads, "bfloat16", pattern, room, card)
+        return parts_of_heads.parts_for(dims, kv_heads, "bfloat16", pattern, room, card)
 
     assert parts(8704, 96, 16, 2) > 1 and parts(16384, 128, 8, 1) > 1
     assert parts(4096, 128, 32, 8) == 1  # 256 blocks of different lengths

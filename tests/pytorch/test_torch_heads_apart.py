@@ -22,6 +22,7 @@ from pebblesim.advice import cards, tiles  # noqa: E402
 from pebblesim.operator import fresh, heads_apart, launching, parts_of_heads as parts  # noqa: E402
 from pebblesim.operator.pattern import Pattern, band_of  # noqa: E402
 from pebblesim.operator.planning import chosen  # noqa: E402
+from pebblesim.operator.plans import plan  # noqa: E402
 
 H200 = cards.card("H200")
 ROOM = 2**30
@@ -31,7 +32,7 @@ def taken(n: int, shared: int, heads: int = 1, room: int | None = ROOM, **of: An
     """Parts of latent heads, of 576 columns of which 512 are the values."""
     dims = (("n_q", n * shared), ("n_k", n), ("d_k", of.pop("d_k", 576)), ("d_v", of.pop("d_v", 512)))
     card, pattern = of.pop("card", H200), Pattern(shared=shared)._replace(**of)
-    return parts.parts_of_heads(dims, heads, "bfloat16", pattern, room, card)
+    return parts.parts_for(dims, heads, "bfloat16", pattern, room, card)
 
 
 def test_few_keys_of_many_heads_are_taken_in_parts() -> None:
@@ -41,6 +42,18 @@ def test_few_keys_of_many_heads_are_taken_in_parts() -> None:
     assert taken(1024, 128, heads=16) == taken(1024, 1, heads=2) == taken(256, 16) == 1  # heads enough; one; too short
     assert taken(1024, 96, d_k=128, d_v=128) == 1  # other schedules were not measured so
     assert taken(1024, 128, gluon=False) == taken(1024, 128, card=cards.with_rates(cards.card("A100"))) == 1
+
+
+def test_a_plan_says_what_parts_cost() -> None:
+    """Its forecasts are those of all parts; the words are those of docs/hopper.md."""
+    made = plan(1024, 576, 128, kv_heads=1, d_v=512)
+    (line,) = (each for each in str(made).splitlines() if "parts" in each)
+    assert "the 128 heads that share keys are in 16 parts" in line
+    assert f"{17 * 1024 * 1088:,} words of 16 bits and {32 * 1024 * 1088:,} of float32" in line
+    assert made.parts == 16 and made.backward[0].tiling.blocks["e"] == 192 and made.beside > 0
+    whole = chosen("backward", tuple(made.dims.items()), 1, "bfloat16", Pattern(shared=128), ROOM, cards.with_rates(H200))
+    assert made.backward[0].seconds + made.beside < 0.7 * whole.forecast.seconds
+    assert plan(4096, 576, 16, kv_heads=1, d_v=512).parts == plan(1024, 576, 128, d_v=512).parts == 1
 
 
 def test_parts_need_room() -> None:
@@ -87,8 +100,7 @@ def test_gradients_of_parts_are_added_up(
     """Against the definition: batches, sinks, values that are a part of keys, and words of all parts in float32."""
     batch, heads, kv_heads, n_q, n_k = sizes
     seen: list[Any] = []
-    monkeypatch.setattr(launching, "long_enough", lambda *given: True)
-    monkeypatch.setattr(launching, "parts_of_heads", lambda *given: number)
+    monkeypatch.setattr(launching, "parts_for", lambda *given: number)
     sums = heads_apart.add_up
     monkeypatch.setattr(heads_apart, "add_up", lambda made, to: (seen.append(made), sums(made, to)))
     torch.manual_seed(n_q)
@@ -110,8 +122,7 @@ def test_passes_in_parts_are_traced(monkeypatch: Any) -> None:
     from pytorch.test_torch_lengths import Told, check
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(launching, "long_enough", lambda *given: True)
-        patched.setattr(launching, "parts_of_heads", lambda *given: 4)
+        patched.setattr(launching, "parts_for", lambda *given: 4)
         told = Told(patched)
         assert [check(told, (1, 1, 16, n, n), 512, None, None) for n in (200, 210)] == [2, 2]
         kernels = [each for each in told.noted if each[0] == "launch"]
