@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pebblesim.advice import cards
 from pebblesim.advice.amounts import amount
@@ -16,7 +17,6 @@ from pebblesim.kernels.domains import HOPPER, Call
 from pebblesim.kernels.words import LEAST_SIDE
 from pebblesim.operator.cuts import Cut
 from pebblesim.operator.parts_of_heads import (
-    bytes_of_parts,
     of_part_of_heads,
     parts_for,
     seconds_of_parts,
@@ -24,7 +24,7 @@ from pebblesim.operator.parts_of_heads import (
     words_of_parts,
 )
 from pebblesim.operator.pattern import Pattern, band_of, limits
-from pebblesim.operator.planning import CARD, ROOM, at_lengths, chosen, first_at, ranked_for
+from pebblesim.operator.planning import CARD, ROOM, Dims, at_lengths, chosen, first_at, ranked_for
 from pebblesim.operator.sizes import check_flag, check_heads, check_workspace, met, refused, sharing, word_of
 
 WORDS_OF_SINKS = {"forward": 2, "backward": 4}
@@ -222,22 +222,11 @@ def plan(
         lacking = (chosen(way, key, heads, dtype, pattern, room, rates) for way in PROBLEM)
         lost = [first_at(each, dims, rates, dtype, heads, pattern) for each in lacking]
         pattern = pattern._replace(gluon=False)
-    ranked, tables, unlimited, unlimited_tables, lengths, cuts = [], [], [], [], [], []
     parts = parts_for(key, heads, dtype, pattern, room, rates)
-    for way, number in zip(PROBLEM, (1, parts), strict=True):
-        some, its, few = sizes_of_part(key, number), of_part_of_heads(pattern, number), heads * number
-        left = room - (bytes_of_parts(key, heads, number, dtype) if number > 1 else 0)
-        best = chosen(way, some, few, dtype, its, left, rates)
-        free = chosen(way, some, few, dtype, its, None, rates)
-        rounded, found = ranked_for(way, some, few, dtype, its, left, rates)
-        rest = (each for each in found if best.cut is not None or each.tiling != best.forecast.tiling)
-        at_sizes = (at_lengths(each, dict(some), rates, dtype, few, its) for each in rest)
-        ranked.append((first_at(best, dict(some), rates, dtype, few, its), *at_sizes))
-        cuts.append(best.cut)
-        tables.append(best.bytes)
-        unlimited.append(at_lengths(free.forecast, dict(some), rates, dtype, few, its))
-        unlimited_tables.append(free.bytes)
-        lengths.append((dict(rounded)["n_q"] // its.shared, dict(rounded)["n_k"]))
+    forward, backward = (
+        _pass(way, sizes_of_part(key, number), heads * number, dtype, of_part_of_heads(pattern, number), room, rates)
+        for way, number in zip(PROBLEM, (1, parts), strict=True)
+    )
     return KernelPlan(
         dims,
         heads,
@@ -245,21 +234,51 @@ def plan(
         rates.name,
         rates.scaled,
         room,
-        ranked[0],
-        ranked[1],
-        (tables[0], tables[1]),
-        (unlimited[0], unlimited[1]),
-        (unlimited_tables[0], unlimited_tables[1]),
+        forward.ranked,
+        backward.ranked,
+        (forward.tables, backward.tables),
+        (forward.unlimited, backward.unlimited),
+        (forward.unlimited_tables, backward.unlimited_tables),
         (d, d_v),
-        (lengths[0], lengths[1]),
+        (forward.lengths, backward.lengths),
         triton,
         (lost[0], lost[1]) if lost else None,
         n - n_q // shared,
-        cuts[0],
-        cuts[1],
+        forward.cut,
+        backward.cut,
         _words_of_sinks(n * of_queries) if sinks else None,
         parts,
         seconds_of_parts(key, heads, parts, dtype, rates) if parts > 1 else 0.0,
+    )
+
+
+class _Pass(NamedTuple):
+    """A pass, as `KernelPlan` has it."""
+
+    ranked: tuple[Forecast, ...]
+    tables: int
+    unlimited: Forecast
+    unlimited_tables: int
+    lengths: tuple[int, int]
+    cut: Cut | None
+
+
+def _pass(way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int, card: cards.Card) -> _Pass:
+    """The kernels of a pass; arguments as for `chosen`."""
+    best, free = (chosen(way, dims, heads, dtype, pattern, limit, card) for limit in (room, None))
+    rounded, found = ranked_for(way, dims, heads, dtype, pattern, room, card)
+    rest = (each for each in found if best.cut is not None or each.tiling != best.forecast.tiling)
+    sizes, lengths = dict(dims), dict(rounded)
+    return _Pass(
+        (
+            first_at(best, sizes, card, dtype, heads, pattern),
+            *(at_lengths(each, sizes, card, dtype, heads, pattern) for each in rest),
+        ),
+        best.bytes,
+        at_lengths(free.forecast, sizes, card, dtype, heads, pattern),
+        free.bytes,
+        (lengths["n_q"] // pattern.shared, lengths["n_k"]),
+        best.cut,
     )
 
 

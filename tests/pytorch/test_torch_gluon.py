@@ -34,7 +34,8 @@ from pebblesim.operator import (  # noqa: E402
 from pebblesim.operator.cuts import Cut  # noqa: E402
 from pebblesim.operator.layout import BYTES, numbers_from  # noqa: E402
 from pebblesim.operator.pattern import Pattern, band_of  # noqa: E402
-from pebblesim.operator.planning import chosen, chosen_for_latent  # noqa: E402
+from pebblesim.operator.planning import chosen, chosen_for_latent, first_at  # noqa: E402
+from pebblesim.operator.plans import plan  # noqa: E402
 
 H200 = cards.card("H200")
 EVERY_PAIR = Pattern()
@@ -246,6 +247,12 @@ def test_passes_whose_blocks_are_few_take_heads_in_parts() -> None:
     assert parts(4096, 128, 32, 8) == 1  # 256 blocks of different lengths
     assert parts(8704, 96, 16, 16) == parts(512, 96, 16, 2) == parts(8704, 96, 16, 2, gluon=False) == 1
     assert parts(8704, 96, 16, 2, 2**20) == 1  # copies of keys have no room
+    made = plan(8730, 96, 16, kv_heads=2, is_causal=True)
+    assert made.parts == parts(9216, 96, 16, 2)
+    whole = chosen("backward", tuple(made.dims.items()), 2, "bfloat16", made.pattern, 2**30, card)
+    assert 1.5 * made.backward[0].seconds < first_at(whole, made.dims, card, "bfloat16", 2, made.pattern).seconds
+    assert any("heads that share keys are in" in line for line in str(made).splitlines())
+    assert plan(8730, 96, 16, is_causal=True).parts == 1
 
 
 def test_more_heads_than_a_tile_has_rows_share_keys_that_are_values() -> None:

@@ -51,7 +51,9 @@ def test_a_plan_says_what_parts_cost() -> None:
     assert "the 128 heads that share keys are in 16 parts" in line
     assert f"{17 * 1024 * 1088:,} words of 16 bits and {32 * 1024 * 1088:,} of float32" in line
     assert made.parts == 16 and made.backward[0].tiling.blocks["e"] == 192 and made.beside > 0
-    whole = chosen("backward", tuple(made.dims.items()), 1, "bfloat16", Pattern(shared=128), ROOM, cards.with_rates(H200))
+    whole = chosen(
+        "backward", tuple(made.dims.items()), 1, "bfloat16", Pattern(shared=128), ROOM, cards.with_rates(H200)
+    )
     assert made.backward[0].seconds + made.beside < 0.7 * whole.forecast.seconds
     assert plan(4096, 576, 16, kv_heads=1, d_v=512).parts == plan(1024, 576, 128, d_v=512).parts == 1
 
