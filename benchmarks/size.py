@@ -45,7 +45,7 @@ PARTS = {
         "gluon_writer",
     ),
     "Gluon: rows": ("gluon_consumer", "gluon_tables"),
-    "Gluon: scores, products": ("gluon_parts", "gluon_parts_plan", "gluon_scores", "gluon_product"),
+    "Gluon: scores, products": ("gluon_parts", "gluon_parts_plan", "gluon_scores", "gluon_product", "in_parts"),
     "Gluon: columns": ("gluon_columns", "gluon_columns_plan"),
     "rules of Gluon programs": ("rules",),
     "CUDA": ("cuda", "cuda_places"),

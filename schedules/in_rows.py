@@ -44,10 +44,10 @@ def write_rows(m, C, A, B, r, a, e, b, c):
             m.write(C[i, k], C_ik)
 
 
-def add_rows(m, C, A, B, r, b, a, c):
-    """Add A[r]ᵀ B[r] to C in tiles of b x a with depth c."""
+def add_rows(m, C, A, B, r, b, a, c, e=None):
+    """Add A[r]ᵀ B[r] to C in tiles of b x e with depth c, a rows of A at a time; e is a if it is not given."""
     for j in m.tiles(C.shape[0], b, independent=True, keys_of=r):
-        for k in m.tiles(C.shape[1], a, independent=True):
+        for k in m.tiles(C.shape[1], a if e is None else e, independent=True):
             C_jk = m.read(C[j, k])
             for i in m.tiles(r, a, queries_of=j):  # as A has been written
                 for part in m.tiles(i, c):

@@ -13,11 +13,12 @@ from math import prod
 from typing import Any
 
 from pebblesim.advice.programs import readings
-from pebblesim.advice.tiles import Tiling
+from pebblesim.advice.tiles import IN_PARTS, Tiling
 from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.core.units import Bytes
 from pebblesim.kernels.additions import added_to
 from pebblesim.kernels.bands import launched_across
+from pebblesim.kernels.fills import filled_before
 from pebblesim.kernels.gluon_plan import multiplies
 from pebblesim.kernels.gluon_text import heads_together
 from pebblesim.kernels.gluon_widths import in_parts
@@ -30,9 +31,8 @@ from pebblesim.kernels.words import WORDS, phase_of, word_bytes
 from pebblesim.language import program as ir
 from pebblesim.language.loops import Times
 from pebblesim.language.masks import Band, Mask
-from pebblesim.language.registry import get
 from pebblesim.language.tile_ranges import TileRange
-from pebblesim.launches.launches import Launch, blocks, launches, times
+from pebblesim.launches.launches import Launch, blocks, launches, moves, times
 
 Round = tuple[tuple[float, int], ...]
 """The blocks of a launch: (time, number of blocks that take it)."""
@@ -103,6 +103,10 @@ class LaunchCost:
     stages: int
 
 
+ALIKE = {part: whole for whole, part in IN_PARTS.items()}
+"""Schedules whose kernels are as fast as those of another one."""
+
+
 class Memory:
     """Bytes of the tensors of a program as its kernels keep them."""
 
@@ -117,7 +121,7 @@ class Memory:
         """Tensors with a word for each pair, of which a mask leaves a part."""
         return self._kept.tiled
 
-    def moved(self, node: ir.Read | ir.Write, at: LoopContext) -> Times:
+    def moved(self, node: ir.Read | ir.Write | ir.Init, at: LoopContext) -> Times:
         """Bytes that a primitive moves."""
         return self._kept.words(node, self.sizes, at) * self._widths[node.tensor]
 
@@ -138,11 +142,16 @@ def launch_costs(
         heads: problems of that size that are solved together.
         mask: which pairs are allowed.
     """
-    schedule = get(tiling.schedule).in_dims(dims)
-    program, read = schedule.under(mask), readings(tiling, dims, dtype, mask)
+    program, read = tiling.traced(dims, mask), readings(tiling, dims, dtype, mask)
     sizes = {**dims, **tiling.blocks}
     costs = costs_of(program, tiling, sizes, dtype, heads, mask, read)
     return costs + list(_of_sums(program, sizes, dtype, heads) if tiling.gluon else ())
+
+
+def _launches(program: ir.Program, gluon: bool) -> list[Launch]:
+    """The launches of a program's kernels; those of Gluon may do fills of others."""
+    made = launches(program, masked=True, repeated=True, adding=gluon)
+    return filled_before([each for each in made if not for_no_pair(each)]) if gluon else made
 
 
 def costs_of(
@@ -161,18 +170,21 @@ def costs_of(
     memory = Memory(program, sizes, dtype, mask)
     return [
         _cost(program, launch, memory, dtype, heads, mask, tiling, read[launch.name])
-        for launch in launches(program, masked=True, repeated=True, adding=tiling.gluon)
-        if launch.kind == "tiles" and not (tiling.gluon and for_no_pair(launch))
+        for launch in _launches(program, tiling.gluon)
+        if launch.kind == "tiles"
     ]
 
 
 def _of_sums(program: ir.Program, sizes: ir.Sizes, dtype: str, heads: int) -> Iterator[LaunchCost]:
-    """Yield the work for tensors that kernels add to in memory, in float32: zeros before, and rounding behind."""
+    """Yield the work for tensors that kernels add to in memory, in float32: zeros before, if no other launch writes
+    them, and rounding behind."""
+    filled = {node.tensor for launch in _launches(program, True) if launch.kind == "fill" for node in moves(launch)}
     for tensor in added_to(program):
         name = tensor.name
         words, wide = heads * prod(tensor.sides(sizes)), word_bytes(program, tensor, dtype)
         programs = -(-words // WORDS_OF_SUMS)
-        for what, reads, writes in (("zeros", 0, wide), ("rounded", wide, WORDS[dtype])):
+        zeros = [("zeros", 0, wide)] * (tensor in filled)
+        for what, reads, writes in (*zeros, ("rounded", wide, WORDS[dtype])):
             yield LaunchCost(
                 name=f"{name}, {what}",
                 kinds=(f"{program.name}: {name}, {what}, Gluon",),
@@ -205,9 +217,9 @@ def _cost(
     launched = times(launch, sizes)
     touched: dict[tuple[str, ir.Tensor], int] = {}
     for node in ir.walk(launch.body):
-        if isinstance(node, ir.Read | ir.Write):
+        if isinstance(node, ir.Read | ir.Write | ir.Init):
             way = "reads" if isinstance(node, ir.Read) else "writes"
-            whole = memory.bytes(node.tensor) * (1 if _apart(node.tile, launch) else launched)
+            whole = memory.bytes(node.tensor) * (1 if _apart(node, launch) else launched)
             if mask is not None and node.tensor in memory.tables:
                 n_q, n_k = program.grid(sizes)
                 whole = whole * mask.pairs(n_q, n_k) // (n_q * n_k)
@@ -314,9 +326,9 @@ def _conditions(body: list[ir.Node]) -> list[ir.MaskCondition]:
     return [loop.when for loop in ir.walk(body) if isinstance(loop, ir.Loop) and loop.when]
 
 
-def _apart(tile: ir.Tile, launch: Launch) -> bool:
+def _apart(node: ir.Read | ir.Write | ir.Init, launch: Launch) -> bool:
     """Whether each time it is launched it has a part of the tensor of its own."""
-    return launch.around is not None and any(rng.outermost is launch.around.range for rng in tile.ranges)
+    return launch.around is not None and any(rng.outermost is launch.around.range for rng in ir.moved_part(node))
 
 
 def _by(amounts: Mapping[Hashable, int], kind: str) -> dict[Any, int]:
@@ -337,7 +349,7 @@ def _beside(body: list[ir.Node], read: set[ir.Tile]) -> Iterator[ir.Node]:
 
 def _kinds(program: ir.Program, launch: Launch, sizes: ir.Sizes, mask: Mask | None, gluon: bool) -> Iterator[str]:
     """Names of the kinds of launches that a launch is one of, the widest first."""
-    each = f"{program.name}: {phase_of(launch.name)}" + ", Gluon" * gluon
+    each = f"{ALIKE.get(program.name, program.name)}: {phase_of(launch.name)}" + ", Gluon" * gluon
     yield each
     ranges = {loop.range for loop in (*launch.grid, *ir.walk(launch.block)) if isinstance(loop, ir.Loop)}
     cut = [rng for rng in ranges if rng.parent is not None and rng.dim.startswith("n")]
@@ -440,7 +452,7 @@ class _Amounts:
                 yield ("reads", tensor), moved
                 if node in self._late:
                     yield "late", moved
-            case ir.Write(tensor=tensor):
+            case ir.Write(tensor=tensor) | ir.Init(tensor=tensor):
                 yield ("writes", tensor), self._memory.moved(node, at)
             case ir.Compute(target=target, expr=ir.MatMul() as product):
                 width = _width(product, self._sizes, self._warps, target.tile in self._transposed)

@@ -14,7 +14,6 @@ from pebblesim.kernels.strides import WORDS as GROUP
 from pebblesim.kernels.triton import longest_sides, triton
 from pebblesim.kernels.words import LEAST_SIDE
 from pebblesim.language.masks import Band, Mask
-from pebblesim.language.registry import get
 
 TILES = 64
 """Tiles along the lengths with which kernels are written to be read."""
@@ -32,7 +31,7 @@ def readings(tiling: Tiling, dims: Mapping[str, int], dtype: str, mask: Mask | N
     Raises:
         UsageError: there is no such kernel.
     """
-    sides = longest_sides(get(tiling.schedule).in_dims(dims).under(mask), {**dims, **tiling.blocks})
+    sides = longest_sides(tiling.traced(dims, mask), {**dims, **tiling.blocks})
     ragged, rows = any(dims[dim] % side for dim, side in sides.items()), getattr(mask, "rows", 1)
     tokens = TILES * lcm(*tiling.blocks.values()) - ragged
     alike = {name: max(LEAST_SIDE, -(-size // GROUP) * GROUP) for name, size in dims.items() if name.startswith("d")}
@@ -46,7 +45,7 @@ def readings(tiling: Tiling, dims: Mapping[str, int], dtype: str, mask: Mask | N
 @lru_cache(maxsize=KEPT)
 def _readings(tiling: Tiling, dims: tuple[tuple[str, int], ...], dtype: str, mask: Mask | None) -> dict[str, Reading]:
     sizes = {**dict(dims), **tiling.blocks}
-    program = get(tiling.schedule).in_dims(dict(dims)).under(mask)
+    program = tiling.traced(dict(dims), mask)
     if tiling.gluon:
         options = tiling.options | {"persistent": tiling.persistent and mask is None}
         made = gluon(program, sizes, dtype, mask, **options)

@@ -14,10 +14,13 @@ from typing import Any
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import assigned
 from pebblesim.kernels.domains import GLUON, OF_GLUON, OF_TRITON, TRITON, Call, Domain, Refusal
+from pebblesim.kernels.in_parts import part_of
+from pebblesim.kernels.key_ranges import KeyRanges
 from pebblesim.kernels.storage import Storage
 from pebblesim.kernels.tables import workspace
 from pebblesim.kernels.words import LEAST_SIDE, of_launch
 from pebblesim.language.masks import Mask
+from pebblesim.language.program import Program
 from pebblesim.language.registry import get
 
 PROBLEM = {"forward": "forward", "backward": "backward-qkv"}
@@ -44,6 +47,8 @@ class Tiling:
         early: whether launches begin while the one before them ends: on Hopper and later cards.
         one_source: whether all lengths have the source with predicates: for few rows, where it is as fast.
         sides: least and largest sizes of single head dimensions that they are for, by name.
+        rows: most rows of queries that they are for; 0 for any number.
+        ranged: whether they are for ranges of keys alone, as packed sequences are.
     """
 
     schedule: str
@@ -60,6 +65,8 @@ class Tiling:
     early: bool = False
     one_source: bool = False
     sides: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    rows: int = 0
+    ranged: bool = False
 
     def __hash__(self) -> int:
         return hash((self.schedule, *self.blocks.items(), self.warps, self.stages, *self.apart.items()))
@@ -92,12 +99,18 @@ class Tiling:
         whole = table.get(self.schedule, otherwise)
         only = False if self.even else self.masked
         masks = tuple(kind for kind in whole.masks if only is None or only is (kind is not NoneType))
+        masks = tuple(kind for kind in masks if kind is KeyRanges or not self.ranged)
         sides = {**whole.sides, **self.sides}
-        return replace(whole, widths=self.widths, sides=sides, even=self.even, masks=masks)
+        return replace(whole, widths=self.widths, sides=sides, even=self.even, masks=masks, rows=self.rows)
 
     def refusal(self, call: Call) -> Refusal | None:
         """Why its kernels are not for a call; None if they are."""
         return self.domain.refusal(call, self.blocks)
+
+    def traced(self, dims: Iterable[str], mask: Mask | None = None) -> Program:
+        """The program of its kernels, in these dimensions: of Gluon kernels for some rows at a time that of a part."""
+        program = get(self.schedule).in_dims(dims).under(mask)
+        return part_of(program) if self.gluon else program
 
     def of(self, launch: str) -> tuple[int, int]:
         """Return the warps and stages of a launch."""
@@ -149,6 +162,8 @@ def tilings(problem_name: str, shared: int, gluon: bool = False) -> tuple[Tiling
 
     `gluon`: those for Hopper cards, too.
     """
+    if problem_name == PART:
+        return PARTS if gluon else ()
     known = (TILINGS if shared >= LARGE else SMALL_TILINGS).get(problem_name, ())
     if shared < THREE_STAGES:  # three stages do not fit, in all launches or in some; so two are for all lengths
         two = tuple(each for each in known if each.stages == 2 and (each.even or (8, 3) in each.apart.values()))
@@ -185,6 +200,19 @@ IN_ROWS = {
 }
 """Schedules whose kernels go through all rows at once, with those that go through some rows after the others."""
 
+IN_PARTS = {"small-cache-backward-resident": "small-cache-backward-resident-in-rows"}
+"""Schedules of kernels for Hopper that go through all rows, with those of a part of the rows, which adds to sums."""
+
+PART = "a part of backward-qkv"
+"""The problem of a part: the gradients of its queries, and terms of those of keys and values."""
+
+PARTS = tuple(
+    replace(each, schedule=IN_PARTS[each.schedule])
+    for each in HOPPER
+    if each.schedule in IN_PARTS and each.blocks["e"] >= each.blocks["a"]
+)
+"""The kernels for Hopper of a part: for passes so long that their tables have no room, and so with wide tiles alone."""
+
 FEWEST_ROWS = 256
 """Rows are cut at multiples of this: longest side of the tiles."""
 
@@ -197,8 +225,7 @@ def within(
     Heads are divided evenly; where one head needs more room still, its rows are, about evenly, and those of several
     heads at once, too. Empty if not even the fewest rows fit.
     """
-    schedule = get(tiling.schedule).in_dims(dims)
-    whole = workspace(schedule.program, {**dims, **tiling.blocks}, dtype, mask)
+    whole = workspace(tiling.traced(dims), {**dims, **tiling.blocks}, dtype, mask)
     if room is None or heads * whole <= room:
         return [(tiling, heads)]
     fitting = []

@@ -89,6 +89,7 @@ class Domain:
         shared: most heads that share keys, a power of two; 0 for any number.
         softcap: largest head dimension with which scores are capped; 0 if they are not.
         same_bits: whether sums are in the same order at each call.
+        rows: most rows of queries; 0 for any number.
         alone: block of keys of which none may be without a query; "" for a single key, None if all may.
         copied: whether the copy engine of Hopper brings its tiles, by Gluon: rows of whole groups of 16 bytes.
     """
@@ -102,6 +103,7 @@ class Domain:
     shared: int = 0
     softcap: int = 0
     same_bits: bool = True
+    rows: int = 0
     alone: str | None = ""
     copied: bool = False
 
@@ -116,7 +118,8 @@ class Domain:
         if call.dtype not in self.dtypes:
             return Refusal(f"they take words of 16 bits, and not of {call.dtype}", "add --dtype bf16")
         if type(mask) not in self.masks:
-            known = "causal, window:W and band:W" if Band in self.masks else "no mask"
+            others = "ranges of keys" if NoneType not in self.masks else "no mask"
+            known = "causal, window:W and band:W" if Band in self.masks else others
             return Refusal(f"they know {known}, and not {'all pairs' if mask is None else mask}")
         both = dict.fromkeys(("d_k", "d_v"), call.dims["d"]) if "d" in call.dims else {}
         widths = both | {name: size for name, size in call.dims.items() if name.startswith("d") and name != "d"}
@@ -141,6 +144,8 @@ class Domain:
             return Refusal(f"they take {known}, and not {call.shared:,}")
         if call.same_bits and not self.same_bits:
             return Refusal("memory adds their sums, in another order at each call")
+        if self.rows and (rows := call.dims.get("n_q", call.dims.get("n", 0))) > self.rows:
+            return Refusal(f"they take up to {self.rows:,} rows of queries, and there are {counted(rows)}")
         if self.even:
             longest = max(size for name, size in blocks.items() if name not in "ce")
             if any(size % longest for name, size in call.dims.items() if name.startswith("n")):
@@ -193,6 +198,7 @@ OF_GLUON = {
     "flash2-backward-blocked": replace(ADDING, softcap=64),
     "flash2-latent": LATENT,
     **dict.fromkeys(("scores-stored-resident", "small-cache-backward-resident"), STORED),
+    "small-cache-backward-resident-in-rows": STORED,
 }
 """Domains of schedules as Gluon kernels; of others it is `GLUON`.
 

@@ -7,6 +7,7 @@ makes the row sums of dO ∘ O.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from pebblesim.language import program as ir
@@ -46,11 +47,12 @@ def copied(program: ir.Program, sizes: ir.Sizes, words: int) -> ir.Program:
     return replace(program, tensors={**program.tensors, L_IN_ROWS: rows}, phases=phases)
 
 
-def filled_before(made: list[Launch]) -> list[Launch]:
-    """The launches, without fills that the launch before them does."""
+def filled_before(made: list[Launch], apart: Collection[ir.Tensor] = ()) -> list[Launch]:
+    """The launches, without fills that the launch before them does; `apart`: tensors that are not always filled."""
     found = list[Launch]()
     for launch in made:
-        with_fill = _filling(found[-1], launch) if found else None
+        fills = found and not any(isinstance(node, ir.Init) and node.tensor in apart for node in launch.body)
+        with_fill = _filling(found[-1], launch) if fills else None
         found[-1 if with_fill else len(found) :] = [with_fill or launch]
     return found
 

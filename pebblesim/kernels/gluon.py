@@ -11,6 +11,7 @@ It is for no mask and for bands: causal ones and windows.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 
@@ -30,6 +31,7 @@ from pebblesim.kernels.gluon_scores import ScoresRoles
 from pebblesim.kernels.gluon_text import HELPERS, common
 from pebblesim.kernels.gluon_widths import divided
 from pebblesim.kernels.gluon_writer import GluonWriter
+from pebblesim.kernels.in_parts import part_of, sums_between
 from pebblesim.kernels.products import products
 from pebblesim.kernels.strides import WORDS as GROUP
 from pebblesim.kernels.tables import GROUP_OF_WORDS, Tables, tables
@@ -45,6 +47,9 @@ OF_TABLES, OTHERS = (8, 4), (8, 3)
 
 OTHERWISE = "take --target triton"
 
+OF_KEYS = ("dK", "dV")
+"""Results that are sums over the queries."""
+
 
 def gluon(
     program: ir.Program,
@@ -59,6 +64,7 @@ def gluon(
     dense: bool = False,
     softcap: float = 0.0,
     sums: bool = False,
+    apart: bool = False,
 ) -> Source:
     """Write the Gluon source of a program, for cards with compute capability 9.0.
 
@@ -74,6 +80,7 @@ def gluon(
         shared, dense: as for `triton`; so many heads of queries are a power of two of at most 64.
         sums: as for `triton`.
         softcap: as for `triton`.
+        apart: the gradients of keys are parts of sums, and `results` has them in float32.
 
     Raises:
         UsageError: the program, or these sizes, are none that this reading writes.
@@ -83,12 +90,14 @@ def gluon(
     _check_domain(program, sizes, dtype, mask, 1.0 if scale is None else scale, shared)
     if stages < 2:
         raise refused(program, "a ring of one stage would be waited for by itself", "take --stages 2 or more")
+    program = part_of(program)
+    onto = sums_between(program)
     if shared:
         program = copied(program, sizes, GROUP_OF_WORDS)
-    made = _launches(program)
+    made = _launches(program, onto)
     _check_pairs(program, made, sizes, mask)
     band, apart_in_memory = mask if isinstance(mask, Band) else None, (shared, dense)
-    setting = setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory, softcap)
+    setting = setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory, softcap, onto)
     setting = replace(setting, sums=sums)
 
     def written(setting: Setting, launch: Launch, name: str) -> Writes:
@@ -96,6 +105,8 @@ def gluon(
         if found is None:
             return Writer(setting, launch, name)
         block, roles = found
+        if apart and roles is ProductRoles and any(each.tensor.name in OF_KEYS for each in block.writes):
+            block = replace(block, outgoing=())  # the copy engine would need twice the room for words of 32 bits
         if roles is ScoresRoles and persistent:
             raise refused(program, "persistent blocks do not write tables of pairs", "leave --persistent out")
         if roles is ColumnsRoles:
@@ -142,16 +153,20 @@ def _check_domain(
 
 def plans(program: ir.Program, sizes: ir.Sizes, *, stages: int = 2, persistent: bool = False) -> dict[str, Block]:
     """Return the plans of the Gluon kernels, by the name of the launch."""
+    program = part_of(program)
     made = _launches(program)
     kept = tables(program, made, sizes)
     found = ((each.name, _planned(program, each, sizes, stages, persistent, kept)) for each in made)
     return {name: planned[0] for name, planned in found if planned is not None}
 
 
-def _launches(program: ir.Program) -> list[Launch]:
-    """The launches of a program, with loops that only add to sums in memory as grids, but for those without a pair."""
+def _launches(program: ir.Program, onto: Collection[ir.Tensor] = ()) -> list[Launch]:
+    """The launches of a program, with loops that only add to sums in memory as grids, but for those without a pair.
+
+    `onto`: sums that `run` may be given.
+    """
     made = launches(program, masked=True, repeated=True, adding=True)
-    return filled_before([launch for launch in made if not for_no_pair(launch)])
+    return filled_before([launch for launch in made if not for_no_pair(launch)], onto)
 
 
 def _planned(

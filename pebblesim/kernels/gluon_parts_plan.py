@@ -43,6 +43,7 @@ def product_of(loops: Loops, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[in
     odd = block % ROWS or block // ROWS > MOST_WARPGROUPS or not 64 <= width <= WIDEST or deep != ROWS
     if odd or (rows, terms) != (block, padded(loop.range, sizes)):
         return None
+    before = {node.tile for node in loops.launch.block if isinstance(node, ir.Read)}  # sums that memory has already
     slots = min(SLOTS, SHARED // (2 * (block + width) * deep + 16))  # words of 16 bits, and two barriers
     if slots < block // ROWS:
         return None
@@ -58,7 +59,11 @@ def product_of(loops: Loops, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[in
         across=part,
         stages=slots,
         buffers=buffers,
-        outgoing=tuple(Outgoing(name, each, (ROWS, part)) for name, each in zip(names, results, strict=True)),
+        outgoing=tuple(
+            Outgoing(name, each, (ROWS, part))
+            for name, each in zip(names, results, strict=True)
+            if each.tile not in before
+        ),
     )
 
 

@@ -13,7 +13,8 @@ from pebblesim.kernels.gluon_block import ROWS, Block, filled, freed
 from pebblesim.kernels.gluon_boxes import sides
 from pebblesim.kernels.gluon_parts import PartsRoles
 from pebblesim.kernels.gluon_roles import expecting
-from pebblesim.kernels.terms import ZERO, Held, Items, Name, Number, Term, call, maximum, minimum, term
+from pebblesim.kernels.gluon_widths import columns_of_part
+from pebblesim.kernels.terms import ZERO, Held, Items, Layout, Name, Number, Term, call, maximum, minimum, term
 from pebblesim.kernels.triton_grid import in_groups, longest_last
 from pebblesim.kernels.triton_loops import Piece
 from pebblesim.kernels.triton_ranges import GROUP, Setting
@@ -79,13 +80,21 @@ class ProductRoles(PartsRoles):
     def loading(self) -> list[st.Statement]:
         """The statements of the warp that loads: one part after the other."""
         k, slot, full = term("k"), Name("slot"), filled("", "slot")
+        part = term("first") + "end" - 1 - k if self.from_end() else k
         copies: list[st.Statement] = [
-            self.copied(self.left.read, self.left.name, slot, self.place(k), full),
-            *(self.copy(each, slot, k, self.named_tile[1]) for each in self.rights),
+            self.copied(self.left.read, self.left.name, slot, self.place(part), full),
+            *(self.copy(each, slot, part, self.named_tile[1]) for each in self.rights),
         ]
         free = st.Wait(freed("", slot), term("phase") ^ 1)
         body = (self.scope.slot(k - "first"), free, *expecting(full, copies))
         return [st.For("k", term("first"), term("end"), body, of=self.nest.inner)]
+
+    def from_end(self) -> bool:
+        """Whether parts come from the last to the first: where all sums end with the same terms, as those of keys do
+        under a causal mask, blocks that begin together stream the same words at the same time, and these are in L2."""
+        mask, loop = self.scope.mask, self.plan.loop
+        of_keys = loop.when is not None and loop.when.rows is loop.range and len(loop.body) == 1
+        return of_keys and mask is not None and mask.after is not None and mask.before is None
 
     # Products
 
@@ -131,13 +140,36 @@ class ProductRoles(PartsRoles):
         issues = (st.Issue(each, left, right.slot("slot"), each, line=line) for each, right in pairs)
         return to, [self.scope.slot(turn), st.Wait(filled("", "slot"), Name("phase")), *issues]
 
-    def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:
-        """Hand the sums to the copy engine in a slot that all products are done with."""
-        results = zip(self.plan.outgoing, self.rights, strict=True)
-        result, right = next((each for each in results if each[0].write is node), (None, None))
-        if result is None or right is None or not isinstance(node, ir.Write):
-            super().store(node, at, value)
+    # Sums, in float32 in memory from one part to the next: threads have whole sectors of them
+
+    def read(self, node: ir.Read) -> None:
+        """Read what the sums are added to, with their layout."""
+        if node.tensor not in self.setting.onto:
+            super().read(node)
             return
+        layout = self.layout_of(node.tile.ranges)
+        place, where = self.entries_at(node.tensor, node.tile.ranges, layout)
+        self.bring(node, place, where)
+
+    def layout_of(self, ranges: ir.Ranges) -> Layout:
+        """The layout of the sums of a warpgroup."""
+        return self.scope.layout(self.scope.length(ranges[1]))
+
+    def columns_before(self, columns: ir.Range, width: int) -> tuple[Term | None, int]:
+        """Columns before those of a tile: of the block's tile of columns, and of parts of it."""
+        first, pitch = columns_of_part(columns), self.right.pitch
+        before = self.named_tile[1] * pitch
+        wide = -(-self.setting.sizes[columns.dim] // pitch) * pitch
+        return before + first if first else before, wide
+
+    def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:
+        """Hand the sums to the copy engine in a slot that all products are done with, if they are not in float32."""
+        result = next((each for each in self.plan.outgoing if each.write is node), None)
+        if result is None or not isinstance(node, ir.Write):
+            place, where = self.entries_at(node.tensor, ir.moved_part(node), self.layout_of(ir.moved_part(node)))
+            self.say(st.Store(node.tensor, place, value, where, line=node.line))
+            return
+        right = next(each for each in self.rights if each.name == result.name)
         slots, tensor, box = self.plan.stages, node.tensor, result.box
         sent: Term = Name(result.name).index("w")
         room = sent.reshape(*box)

@@ -333,30 +333,41 @@ class Roles(Lowering):
         if len(ranges) == 1:
             super().store(node, at, value)
             return
-        width, length = scope.length(ranges[1]), setting.size(ranges[1].dim)
-        names, name = (scope.names.new("down"), scope.names.new("across")), setting.of[node.tensor]
+        width, name = scope.length(ranges[1]), setting.of[node.tensor]
         layout, value = scope.layout(width), value.to(f"{name}.dtype.element_ty")
         if self.plan.roomy:
             layout = Layout(f"rows_{width}", width, stored=True)
             value = call("convert_layout", value, layout)
-        rows, columns = (Name(each) for each in names)
+        place, where = self.entries_at(node.tensor, ranges, layout)
+        self.say(st.Store(node.tensor, place, value, where, line=node.line))
+
+    def entries_at(self, tensor: ir.Tensor, ranges: ir.Ranges, layout: Layout) -> tuple[Term, Term | None]:
+        """Where the entries of a matrix's tile are in memory, in a layout, and which of them exist."""
+        scope, setting = self.scope, self.setting
+        length = setting.size(ranges[1].dim)
+        rows, columns = (Name(scope.names.new(each)) for each in ("down", "across"))
         down, across = (
-            call("arange", 0, side, call("SliceLayout", 1 - axis, layout)) for axis, side in enumerate((ROWS, width))
+            call("arange", 0, side, call("SliceLayout", 1 - axis, layout))
+            for axis, side in enumerate((ROWS, layout.width))
         )
         self.say(st.Let((rows.id,), (term("part") * ROWS + down,)))
-        divided = ranges[1] in self.plan.sides  # among warpgroups
-        whole = self.plan.shares * width if divided else width
-        first = columns_of_part(ranges[1])
-        across = term(first) + across if first else across
-        self.say(st.Let((columns.id,), (term("w") * width + across if divided else across,)))
+        before, beyond = self.columns_before(ranges[1], layout.width)
+        self.say(st.Let((columns.id,), (across if before is None else before + across,)))
         at_rows, at_columns = rows.along("[:, None]"), columns.along("[None, :]")
         inside = [at_rows < setting.size(ranges[0].dim)] if scope.ragged(ranges[0]) else []
-        inside += [at_columns < length] if first + whole > setting.sizes[ranges[1].dim] else []
+        inside += [at_columns < length] if beyond > setting.sizes[ranges[1].dim] else []
         places = [at_rows * length]
-        if node.tensor in setting.strides.of:
-            places = setting.strides.places_of(node.tensor, rows)
-        place = total([Name(name), *places, at_columns])
-        self.say(st.Store(node.tensor, place, value, all_of(inside), line=node.line))
+        if tensor in setting.strides.of:
+            places = setting.strides.places_of(tensor, rows)
+        return total([Name(setting.of[tensor]), *places, at_columns]), all_of(inside)
+
+    def columns_before(self, columns: ir.Range, width: int) -> tuple[Term | None, int]:
+        """Columns of a matrix before those of a tile, and where the columns of all warpgroups end."""
+        first = columns_of_part(columns)
+        if columns not in self.plan.sides:
+            return (term(first) if first else None), first + width
+        before = term("w") * width  # divided among warpgroups
+        return before + first if first else before, first + self.plan.shares * width
 
 
 def expecting(full: Term, copies: list[st.Statement], times: int = 1) -> list[st.Statement]:

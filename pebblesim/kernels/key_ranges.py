@@ -48,13 +48,15 @@ def opening(queries: Term, keys: Term, rows: int) -> list[Statement]:
     return [Let((name,), (term("head") // SHARING * number,), more=True) for name, number in moved]
 
 
-def vectors(index: str, exists: Term | None, rows: int) -> list[Statement]:
-    """Statements that read the ranges of a tile of rows, whose indices have this name; 0 where no row exists."""
+def vectors(index: str, exists: Term | None, rows: int, before: Term | None = None) -> list[Statement]:
+    """Statements that read the ranges of a tile of rows, whose indices have this name; 0 where no row exists.
+
+    `before`: positions of other sequences before those of this one.
+    """
+    at = term(index) // rows
+    at = at if before is None else before + at
     edge = {} if exists is None else {"mask": exists, "other": 0}
-    return [
-        Let((f"{index}_{name}",), (call("load", term(f"{name}_ptr") + term(index) // rows, **edge),))
-        for name in ("first", "end")
-    ]
+    return [Let((f"{index}_{name}",), (call("load", term(f"{name}_ptr") + at, **edge),)) for name in ("first", "end")]
 
 
 def predicate(rows: str, columns: str, along_rows: str, along_columns: str) -> list[Term]:

@@ -217,17 +217,23 @@ class Lowering:
         if values.copies is not None:
             self.say(read_copies(values, node))
             return
-        to, resumed = values.named(tile), tile in self.facts.resumed
+        values.named(tile)
+        where = all_of(self.places.inside(node.tensor, tile.ranges))
+        address = self.places.in_box(node) or self.places.address(node.tensor, tile.ranges, node.at)
+        self.bring(node, address, where)
+        if node.tensor.name == SINKS:
+            self.say(st.Map(values.held(tile), as_exponents(values.held(tile)), line=node.line))
+            values.states[tile] = State(base_2=True)
+
+    def bring(self, node: ir.Read, address: Term, where: Term | None) -> None:
+        """Copy a tile from memory; sums that are to be scaled come as they were before that."""
+        values, tile, resumed = self.values, node.tile, node.tile in self.facts.resumed
         values.mark(tile, **{"unscaled" if resumed else "loaded": True})
         if node.tensor in self.setting.logarithms:
             values.mark(tile, base_2=True)
-        where = all_of(self.places.inside(node.tensor, tile.ranges))
         absent = INFINITY if tile in self.facts.subtracted else NOTHING  # so that exponentials are 0 there
-        address = self.places.in_box(node) or self.places.address(node.tensor, tile.ranges, node.at)
-        self.say(st.Copy(to, node.tensor, address, where, absent, values.scale if resumed else None, line=node.line))
-        if node.tensor.name == SINKS:
-            self.say(st.Map(to, as_exponents(to), line=node.line))
-            values.states[tile] = State(base_2=True)
+        scale = values.scale if resumed else None
+        self.say(st.Copy(values.named(tile), node.tensor, address, where, absent, scale, line=node.line))
 
     def written(self, node: ir.Write) -> Term:
         """The value of a tile for memory; beside a bias, an L of no term is +inf there.
@@ -252,7 +258,7 @@ class Lowering:
             for axis, rng in enumerate(ranges):
                 if not self.values.vanishes(node.tile, rng) and rng is not there:  # it is 0 there
                     made += self.scope.exist(rng, axis, frame)
-        if not self.values.state(node.tile).cleared:
+        if not self.values.state(node.tile).cleared and not self.scope.past:
             made += self.scope.pairs(ranges, frame)
         return only(self.written(node), made, NOTHING)
 
@@ -305,6 +311,8 @@ class Lowering:
             values.biased |= {tile} if isinstance(expr, ir.Ref) and waiting else set()
             made = values.expr(expr, node.line, frame)
             made = made * values.scale if scaled else made
+            if self.scope.past and not waiting:  # a sum over sequences, of which each leaves out other pairs
+                made = only(made, self.scope.pairs(node.target.ranges, frame), NOTHING)
             self.say(st.Map(to, values.scaled(tile) + made if waiting else made, more=not waiting, line=node.line))
             scaled = False
         else:
@@ -345,6 +353,8 @@ def _tile_of_pairs(scope: Scope) -> ir.Ranges | None:
     grid, mask = scope.launch.grid, scope.mask
     tiles = [loop.range for loop in grid]
     if mask is None or mask.before is not None or (mask.after is None and not isinstance(mask, KeyRanges)):
+        return None
+    if scope.past:  # each sequence has ranges of its own
         return None
     asked = ((loop.when.rows, loop.when.columns) for loop in grid if loop.when)
     return next((pair for pair in asked if all(rng in tiles for rng in pair)), None)

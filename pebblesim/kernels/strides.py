@@ -6,7 +6,7 @@ Strides are arguments in groups of 8 words: so it is known that rows begin where
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from pebblesim.kernels.identifiers import Identifiers
@@ -20,6 +20,9 @@ WORDS = 8
 
 QUERIES = ("Q", "Q_C")
 """Matrices with a row for each query: a program has one of them."""
+
+OF_KEYS = ("K", "V")
+"""Matrices that heads share."""
 
 OVER_PAIRS = ("bias", "bias_T", "dB")
 """Matrices over queries and keys, which batches may share."""
@@ -40,6 +43,7 @@ class Strides:
         copies: of matrices with several copies, the name of the stride from one to the next.
         inner: of matrices that batches share, the names of how many batches a group has, and of the stride within it;
             the stride from batch to batch is then one from group to group.
+        grouped: heads of queries that share keys, if their rows are not together.
     """
 
     of: Mapping[ir.Tensor, tuple[str, str, str]]
@@ -48,6 +52,7 @@ class Strides:
     dense: Mapping[ir.Tensor, int]
     copies: Mapping[ir.Tensor, str]
     inner: Mapping[ir.Tensor, tuple[str, str]]
+    grouped: int = 1
 
     def names(self, tensors: Iterable[ir.Tensor]) -> list[str]:
         """Names of the strides of some tensors, in order."""
@@ -65,6 +70,8 @@ class Strides:
         """Statements of a kernel that move an address to the rows of its head, and count strides in words."""
         batch, head, _ = self.of[tensor]
         heads, at = term("own") * self.several(tensor), term("batch")
+        if self.grouped > 1 and tensor.name in OF_KEYS:
+            heads = term("own") // self.grouped
         first = at * batch * WORDS
         if tensor in self.inner:
             number, within = self.inner[tensor]
@@ -106,13 +113,24 @@ class Strides:
         return line
 
 
-def strides(program: ir.Program, sizes: ir.Sizes, shared: int, dense: bool, names: Identifiers) -> Strides:
-    """The matrices with strides of their own: all that `run` is given or returns, but for sums in float32."""
+def strides(
+    program: ir.Program,
+    sizes: ir.Sizes,
+    shared: int,
+    dense: bool,
+    names: Identifiers,
+    onto: Collection[ir.Tensor] = (),
+) -> Strides:
+    """The matrices with strides of their own: all that `run` is given or returns, but for sums in float32.
+
+    `onto`: of these, the sums that `run` is given, to be added to.
+    """
     given = {*program.inputs, *program.outputs}
     of = {
         tensor: tuple(names.new(f"{name}_{part}") for part in ("batch", "head", "row"))
         for name, tensor in program.tensors.items()
-        if shared and name in given and len(tensor.shape) == 2 and not is_float32(program, tensor)
+        if shared and name in given and len(tensor.shape) == 2
+        if tensor in onto or not is_float32(program, tensor)
     }
     queries = next(program.tensors[name].shape[0] for name in QUERIES if name in given) if of else ""
     alone = [tensor for tensor in of if shared == 1 or tensor.shape[0] != queries] if dense else []

@@ -58,6 +58,10 @@ L is the logarithm of the sum of a row's exponentials, so its gradient by the sc
 """
 
 
+ONTO = "onto"
+"""The argument of `run` that has sums of the parts before, by name, to be added to; without it they begin with 0."""
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
     """Kernels in launch order, and the source of a module whose `run` launches them.
@@ -109,6 +113,7 @@ def triton(
     described: tuple[str, ...] = (),
     early: bool = False,
     sums: bool = False,
+    grouped: int = 1,
 ) -> Source:
     """Write the Triton source of a program.
 
@@ -133,6 +138,7 @@ def triton(
         early: launches begin while the one before them ends, the first one, too, and wait for it before they touch
             memory, which Hopper and later cards can (programmatic dependent launch).
         sums: `run` of a backward pass returns the row sums of dO ∘ O, less the gradient of L, too.
+        grouped: so many heads of queries share keys, and have their own rows, and gradients of keys.
 
     Raises:
         UsageError: a Triton kernel cannot run the program: it uses parts of a tile, a block is not a power of two, a
@@ -156,7 +162,8 @@ def triton(
         made = [launch for launch in made if not for_no_pair(launch, isinstance(mask, KeyRanges))]
     setting = setting_of(program, made, sizes, dtype, mask, scale, far, (shared, dense), softcap)
     kernels = tuple(launch.name for launch in made if launch.kind != "fill")
-    setting = replace(setting, described=described, early=kernels if early else (), sums=sums)
+    strides = replace(setting.strides, grouped=grouped)
+    setting = replace(setting, described=described, early=kernels if early else (), sums=sums, strides=strides)
     return module(setting, made, Writer, apart or {}, (warps, stages), common=_room)
 
 
@@ -229,7 +236,9 @@ def _calls(setting: Setting, made: list[Launch], writers: Iterator[tuple[Writes,
         if launch.kind == "fill":
             (node,) = launch.body
             assert isinstance(node, ir.Init)
-            calls.append(f"    {setting.of[node.tensor]}.fill_({constant(node.value)})")
+            fill, given = f"    {setting.of[node.tensor]}.fill_({constant(node.value)})", node.tensor in setting.onto
+            if node.tensor not in setting.strides.of:  # who gives them sees to it
+                calls += [f"    if {ONTO} is None:", f"    {fill}"] if given else [fill]
             continue
         if launch.around is not None and launch.around is not around:
             whole = setting.size(launch.around.range.dim)
@@ -294,6 +303,7 @@ def setting_of(
     far: bool | None,
     own: tuple[int, bool] = (0, False),
     softcap: float = 0.0,
+    onto: frozenset[ir.Tensor] = frozenset(),
 ) -> Setting:
     """The facts that the kernels of a program share."""
     free = free_dimensions(program, made)
@@ -310,8 +320,9 @@ def setting_of(
         even=all(sizes[dim] % side == 0 for dim, side in largest_tiles(made, free, sizes).items()),
         far=most_words(program, sizes) >= FAR if far is None else far,
         logarithms={tensor for name, tensor in program.tensors.items() if name in (LOGARITHM, L_IN_ROWS)},
-        strides=strides(program, sizes, *own, names),
+        strides=strides(program, sizes, *own, names, onto),
         softcap=softcap,
+        onto=onto,
     )
 
 
@@ -334,6 +345,7 @@ def _run(setting: Setting, made: list[Launch]) -> list[str]:
     ranges = ARGUMENTS[:-1] if isinstance(setting.mask, KeyRanges) else ()
     results = (RESULTS,) if setting.strides.of else ()
     shift = f", {SHIFT}=None" * any(_shifted(program, launch) is not None for launch in made)
+    shift += f", {ONTO}=None" * (bool(setting.onto) and not results)
     lines = [
         f"def run({', '.join([*(of[tensor] for tensor in given), *ranges, *results])}{shift}):",
         f'    """{", ".join(program.outputs)} of matrices (heads, rows, columns) and float32 vectors (heads, rows)."""',
@@ -368,7 +380,8 @@ def _run(setting: Setting, made: list[Launch]) -> list[str]:
         if tensor in setting.tables.places:
             lines.append(f"    {of[tensor]} = {of[setting.tables.places[tensor]]}  # tile by tile in its place")
             continue
-        lines.append(f"    {of[tensor]} = {_empty(setting, tensor)}")
+        given_sums = f' if {ONTO} is None else {ONTO}["{name}"]' * (tensor in setting.onto)
+        lines.append(f"    {of[tensor]} = {_empty(setting, tensor)}{given_sums}")
     return lines
 
 
@@ -385,7 +398,8 @@ def _opening(setting: Setting, given: list[ir.Tensor]) -> list[str]:
 def _opening_of_strides(setting: Setting, given: list[ir.Tensor]) -> list[str]:
     """The lines of `run` that find sizes and strides, and take the matrices that are to be written."""
     of, strides = setting.of, setting.strides
-    keys = next(tensor for tensor in given if tensor in strides.of and tensor.shape[0] != strides.queries)
+    of_queries = strides.grouped > 1  # which have as many heads as programs, and keys have not
+    keys = next(each for each in given if each in strides.of and (each.shape[0] == strides.queries) is of_queries)
     device, several = f"{of[keys]}.device", keys in strides.copies
     numbers = "[:2]" if not several else "[:3:2]"
     lines = [f"    (batch, own), device = {of[keys]}.shape{numbers}, {device}", "    heads = batch * own"]

@@ -84,7 +84,7 @@ def _guard(scope: Scope, loop: ir.Loop) -> list[Statement]:
         out.append(left - bottom >= scope.after)
     if scope.before is not None:
         out.append(top - right >= scope.before)
-    if isinstance(scope.mask, KeyRanges) and None not in (when.rows.parent, when.columns.parent):
+    if isinstance(scope.mask, KeyRanges) and not scope.past and None not in (when.rows.parent, when.columns.parent):
         first, end = seen_by_rows(top, bottom, False)
         out += [left >= end, right <= first]
     if out:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels import key_ranges
 from pebblesim.kernels.identifiers import Identifiers
-from pebblesim.kernels.key_ranges import KeyRanges, reads_ranges
+from pebblesim.kernels.key_ranges import SHARING, KeyRanges, reads_ranges
+from pebblesim.kernels.sequences import SEQUENCES
 from pebblesim.kernels.statements import Let, Statement
 from pebblesim.kernels.strides import Strides
 from pebblesim.kernels.tables import Tables
@@ -50,6 +51,7 @@ class Setting:
         softcap, described: as for `triton`.
         early: launches of which each begins while the one before it ends.
         sums: as for `triton`.
+        onto: sums in memory that `run` may be given, to be added to.
     """
 
     program: ir.Program
@@ -68,6 +70,7 @@ class Setting:
     described: tuple[str, ...] = ()
     early: tuple[str, ...] = ()
     sums: bool = False
+    onto: frozenset[ir.Tensor] = frozenset()
 
     def lengths(self, tensor: ir.Tensor) -> list[Term]:
         """The lengths of a tensor in memory."""
@@ -121,14 +124,17 @@ class Scope:
         self.complete: set[ir.Range] = set()  # of which all indices exist here
         self.whole = False  # whether all pairs are allowed where one is
         self.finer: dict[ir.Range, int] = {}  # rows of a program, where a tile of them has several
-        self.ranged = reads_ranges(setting.mask, list(ir.walk(launch.block)))
+        nodes = list(ir.walk(launch.block))
+        self.ranged = reads_ranges(setting.mask, nodes)
+        loops = (node for node in nodes if isinstance(node, ir.Loop))
+        self.past = self.ranged and any(loop.range.dim == SEQUENCES for loop in loops)  # each has ranges of its own
         self.wholes: list[Statement] = []  # that name the indices of whole dimensions
         self._indices: dict[ir.Range, str] = {}
 
     def opening(self) -> list[Statement]:
         """Define the names that ranges use."""
         made: list[Statement] = []
-        if self.ranged:
+        if self.ranged and not self.past:
             assert self.mask is not None and self.program.pairs is not None
             queries, keys = map(self.setting.size, self.program.pairs)
             made += key_ranges.opening(queries, keys, self.mask.rows)
@@ -245,7 +251,17 @@ class Scope:
         elif self.cut(rng):
             assert rng.parent is not None
             number = self.numbers[rng.parent] * self.parts(loop) + number
-        return self.named(rng, number, self.within_rows(rng))
+        of_sequence = self._ranges_of(number) if self.past and rng.dim == SEQUENCES else []
+        return [*self.named(rng, number, self.within_rows(rng)), *of_sequence]
+
+    def _ranges_of(self, number: Term) -> list[Statement]:
+        """Read the ranges of a sequence, by its number among those that stream past a tile."""
+        assert self.program.pairs is not None
+        queries = self.program.pairs[0]
+        (rng,) = (rng for rng in self._indices if rng.dim == queries)
+        sequences = term("head") // SHARING * self.setting.size(SEQUENCES) + number
+        before = sequences * self.setting.size(queries)
+        return key_ranges.vectors(self._indices[rng], all_of(self.exist(rng, None)), 1, before)
 
     def named(self, rng: ir.Range, number: Term, from_start: bool = False) -> list[Statement]:
         """Name the indices of the tile with a number."""
@@ -253,7 +269,7 @@ class Scope:
         size = self.length(rng)
         first = term("start") + number * size if from_start else number * size
         made: list[Statement] = [Let((self._indices[rng],), (first + self.arange(rng),), indices=True)]
-        if self.ranged and rng.dim == (self.program.pairs or ("",))[0]:
+        if self.ranged and not self.past and rng.dim == (self.program.pairs or ("",))[0]:
             assert self.mask is not None
             made += key_ranges.vectors(self._indices[rng], all_of(self.exist(rng, None)), self.mask.rows)
         return made

@@ -10,21 +10,22 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import pairwise
-from math import frexp
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
+from pebblesim.kernels.key_ranges import ARGUMENTS, END, FIRST, KeyRanges
 from pebblesim.kernels.sequences import SEQUENCES
 from pebblesim.kernels.strides import WORDS
 from pebblesim.kernels.triton import FAR, triton
 from pebblesim.language.masks import Band
-from pebblesim.operator import programs_of_bias
+from pebblesim.operator import heads_apart, programs_of_bias
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launching import running
-from pebblesim.operator.layout import BYTES, empty_like, fits, fitted, on_gpu, room_for
+from pebblesim.operator.layout import BYTES, fits, fitted, on_gpu, room_for
+from pebblesim.operator.masks import arguments_of
 from pebblesim.operator.pattern import band_of
 from pebblesim.operator.planning import ROOM
 from pebblesim.operator.programs_of_bias import (
@@ -76,26 +77,6 @@ def in_groups(bias: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, int]:
     return bias.reshape(parts, 1, *sides), batch // parts if parts else 1
 
 
-LARGE = 2.0**15
-"""Numbers of queries in the columns that leave keys out: with the least float16 of a key a score of about -10¹⁰."""
-
-
-def with_columns(query: Tensor, key: Tensor, left_out: Tensor, scale: float, again: bool) -> tuple[Tensor, Tensor]:
-    """Queries and keys with more columns, by which scores of keys that are left out are -∞, and others as they were.
-
-    There queries have a number, and keys 0 or an infinity that the scale, which is not 0, makes -∞. `again`: for a
-    backward pass, which multiplies by what it computes with 0, also for rows that do not exist: then keys have the
-    largest power of 2 in the place of an infinity, by which all probabilities are 0, too, as L is known.
-    """
-    wide = [empty_like(x, x.shape[-1] + WORDS) for x in (query, key)]
-    for made, x, number in zip(wide, (query, key), (LARGE, 0.0), strict=True):
-        made[..., : x.shape[-1]].copy_(x)
-        made[..., x.shape[-1] :].fill_(number)
-    most = 2.0 ** (frexp(torch.finfo(key.dtype).max)[1] - 1) if again else torch.inf
-    wide[1][..., key.shape[-1] :].masked_fill_(left_out[:, None, :, None], -most if scale > 0 else most)
-    return wide[0], wide[1]
-
-
 def summed(x: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
     """A sum over the dimensions that have one entry in a shape of as many."""
     shared = [at for at, (its, mine) in enumerate(zip(x.shape, shape, strict=True)) if mine == 1 != its]
@@ -111,8 +92,9 @@ class Met(NamedTuple):
         transposed: the same with a row for each key, for a backward pass.
         queries, keys: which of all these are.
         sharing: sequences, one after the other in the batch, that share a bias.
-        band: the limits.
+        band: the limits, or that kernels read ranges.
         dtype: of words.
+        ranges: what they read then, by name.
     """
 
     Q: Tensor
@@ -125,11 +107,19 @@ class Met(NamedTuple):
     sharing: int
     band: Band | None
     dtype: str
+    ranges: dict[str, Tensor]
+
+    @property
+    def grouped(self) -> int:
+        """Heads that share keys."""
+        return int(self.Q.shape[1] // self.K.shape[1])
 
     def kernels(self, which: int) -> Kernels:
         """The kernels of a pass: with fewer sequences at a time where not so many share a bias, or blocks are few."""
         width = max(self.Q.shape[3], self.V.shape[3])
         tiling, number = programs_of_bias.kernels_of(which, "32 bits" if self.dtype == "float32" else "16 bits", width)
+        if self.ranges:  # sequences that are computed together would have several
+            number = 1
         if number > 1:
             rows = self.K.shape[2] if which in (OF_KEYS, ACROSS) else self.Q.shape[2]
             blocks = -(-rows // next(iter(tiling.blocks.values()))) * self.Q.shape[1] * self.Q.shape[0]
@@ -139,7 +129,15 @@ class Met(NamedTuple):
         return Kernels(tiling, number)
 
 
-def _met(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, asked: Limits, backward: bool = False) -> Met:
+def _met(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor,
+    ranges: Tensor | None,
+    asked: Limits,
+    backward: bool = False,
+) -> Met:
     n_q, n_k = query.shape[2], key.shape[2]
     queries, keys = met(n_q, n_k, *asked[1:4])
     Q, K, V = fitted(query[:, :, queries]), fitted(key[:, :, keys]), fitted(value[:, :, keys])
@@ -150,9 +148,22 @@ def _met(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, asked: Limits,
     if backward and bias.shape[3] > 1:  # else the transpose would be as long as the bias for each query is not
         across = _readable(bias.mT, Q.shape[2]).expand(*groups, query.shape[1], K.shape[2], Q.shape[2])
     at_end = asked.at_end and n_q != n_k
-    band = band_of(asked.left, asked.right, at_end, 1)
+    band = band_of(asked.left, asked.right, at_end, 1) if ranges is None else KeyRanges()
     sharing = asked.inner if bias.shape[1] == 1 else 1
-    return Met(Q, K, V, whole, across, queries, keys, sharing, band, str(query.dtype).removeprefix("torch."))
+    dtype = str(query.dtype).removeprefix("torch.")
+    return Met(Q, K, V, whole, across, queries, keys, sharing, band, dtype, _read(ranges, n_k))
+
+
+def _read(ranges: Tensor | None, n_k: int) -> dict[str, Tensor]:
+    """The arguments of kernels, by name, for ranges of keys, (batch, 2, n_q)."""
+    if ranges is None:
+        return {}
+    first, end = ranges[:, 0].contiguous(), ranges[:, 1].contiguous()
+    if not on_gpu(ranges):
+        return arguments_of(first, end, n_k)
+    from pebblesim.operator.sequences import above_and_below
+
+    return dict(zip(ARGUMENTS, (first, end, *above_and_below(first, end, n_k)), strict=False))
 
 
 def _readable(bias: Tensor, n_k: int) -> Tensor:
@@ -191,6 +202,7 @@ def _loaded(
     band: Band | None,
     scale: float,
     kinds: tuple[torch.dtype, ...],
+    grouped: int,
 ) -> Loaded:
     """The kernels of a pass, for all lengths or, where tiles divide those of `sizes`, for such ones.
 
@@ -198,14 +210,23 @@ def _loaded(
     """
     tiling, asked = kernels.tiling, program(which, kernels, band)
     given = {**dict(sizes), **tiling.blocks, SEQUENCES: max(2, kernels.sequences)}
-    made = triton(asked, given, dtype, band, scale=scale, far=far, shared=1, **launched(tiling))
+    made = triton(asked, given, dtype, band, scale=scale, far=far, shared=1, grouped=grouped, **launched(tiling))
     return Loaded(running(made.text, tuple(each.name for each in made.kernels)), asked.inputs)
 
 
 def _run(
-    which: int, pairs: Met, scale: float, given: dict[str, Tensor], results: dict[str, Tensor], dL: Tensor | None = None
+    which: int,
+    pairs: Met,
+    scale: float,
+    given: dict[str, Tensor],
+    results: dict[str, Tensor],
+    dL: Tensor | None = None,
+    ranges: dict[str, Tensor] | None = None,
 ) -> dict[str, Any]:
-    """Launch the kernels of a pass, of tensors by their names: sequences that are computed together are an axis."""
+    """Launch the kernels of a pass, of tensors by their names: sequences that are computed together are an axis.
+
+    `ranges`: of keys, by name, if they are others than those of the batch.
+    """
     kernels, Q, K = pairs.kernels(which), pairs.Q, pairs.K
     lengths, sides = (Q.shape[2], K.shape[2]), (("B_r", "b_r"), ("B_c", "b_c"))
     blocks = kernels.tiling.blocks
@@ -216,11 +237,12 @@ def _run(
     matrices = [each for each in (*given.values(), *results.values()) if each.dim() > 3]
     far = any(each.shape[-2] * max(each.stride(-2), 1) >= FAR for each in matrices)
     kinds = tuple(each.dtype for each in matrices)
-    loaded = _loaded(which, kernels, sizes, far, pairs.dtype, pairs.band, scale, kinds)
+    loaded = _loaded(which, kernels, sizes, far, pairs.dtype, pairs.band, scale, kinds, pairs.grouped)
     number = kernels.sequences if which != OF_BIAS else 1
     taken = [_at_once(given[name], number) for name in loaded.taken]
     written = {name: _at_once(each, number) for name, each in results.items()}
-    found = loaded.module.run(*taken, results=written, **({} if dL is None else {"dL": _at_once(dL, number)}))
+    others = (pairs.ranges if ranges is None else ranges) | ({} if dL is None else {"dL": _at_once(dL, number)})
+    found = loaded.module.run(*taken, results=written, **others)
     return {name: results.get(name, each) for name, each in found.items()}
 
 
@@ -240,12 +262,14 @@ def without_pairs(query: Tensor, key: Tensor) -> bool:
     return 0 in (query.shape[0], query.shape[2], key.shape[2])
 
 
-def forward(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, out: Tensor, asked: Limits) -> Tensor:
+def forward(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, ranges: Tensor | None, out: Tensor, asked: Limits
+) -> Tensor:
     """Write O, and return L to base 2, (batch, heads, n_q), by kernels: +∞ where the bias leaves out all keys.
 
     So exponentials less L are 0 there. L is -∞ where the limits leave out all keys: then no kernel reads it.
     """
-    pairs = _met(query, key, value, bias, asked)
+    pairs = _met(query, key, value, bias, ranges, asked)
     O = out[:, :, pairs.queries]
     room = O if fits(O) else room_for(O, O.shape[3])
     given = {"Q": pairs.Q, "K": pairs.K, "V": pairs.V, "bias": pairs.bias}
@@ -270,6 +294,7 @@ def backward(
     bias: Tensor,
     out: Tensor,
     lse: Tensor,
+    ranges: Tensor | None,
     made: tuple[Tensor, Tensor, Tensor],
     dB: Tensor | None,
     asked: Limits,
@@ -278,7 +303,7 @@ def backward(
 
     `lse` and `grad_L`: L to base 2, and the gradient of the natural one, (batch, heads, n_q).
     """
-    pairs = _met(query, key, value, bias, asked, True)
+    pairs = _met(query, key, value, bias, ranges, asked, True)
     queries, keys = pairs.queries, pairs.keys
     parts = [each[:, :, at] for each, at in zip(made, (queries, keys, keys), strict=True)]
     for whole, part in zip(made, parts, strict=True):
@@ -289,12 +314,17 @@ def backward(
     L = lse[:, :, queries].reshape(-1, pairs.Q.shape[2]).contiguous()
     given = {"Q": pairs.Q, "K": pairs.K, "V": pairs.V, "dO": dO, "O": O, "L": L, "bias": pairs.bias}
     dL = None if grad_L is None else grad_L[:, :, queries].reshape(L.shape).contiguous()
-    made_of = dict(zip(("dQ", "dK", "dV"), room, strict=True))
-    given["v"] = v = _run(OF_QUERIES, pairs, asked.scale, given, {"dQ": made_of.pop("dQ")}, dL)["v"].view(L.shape)
-    which = OF_KEYS
+    dQ, *others = room
+    given["v"] = v = _run(OF_QUERIES, pairs, asked.scale, given, {"dQ": dQ}, dL)["v"].view(L.shape)
+    which, of_keys = OF_KEYS, dict(zip(heads_apart.OF_KEYS, others, strict=True))
     if pairs.transposed is not None:
         given, which = given | {"bias_T": pairs.transposed}, ACROSS
-    _run(which, pairs, asked.scale, given, made_of)
+    if pairs.grouped == 1:
+        _run(which, pairs, asked.scale, given, of_keys)
+    else:
+        of_each = heads_apart.room_for_parts(of_keys, pairs.grouped)
+        _run(which, pairs, asked.scale, given, of_each)
+        heads_apart.add_up(of_each, of_keys)
     for taken, each in zip(room, parts, strict=True):
         if taken is not each:
             each.copy_(taken[..., : each.shape[3]])
@@ -348,6 +378,7 @@ def _write_dB(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: T
     parts = 1 if in_turn else _parts(pairs, groups, sequences)
     direct = parts == 1 and met.shape[1:] == (heads, n_q, n_k)
     kind = dB.dtype if direct else torch.float32
+    names = [name for name in (FIRST, END) * 2 if name in pairs.ranges]  # for each query, whose keys these are
     most = 1 if parts > 1 else max(1, ROOM // (heads * n_q * (n_k + WORDS) * kind.itemsize))
     several = met.shape[0] == groups
     for first in range(0, groups, most):
@@ -361,13 +392,19 @@ def _write_dB(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: T
                 room.zero_()  # tiles without a pair are written by no one
             given = streams.of_groups(some, count, length, begin)
             given["bias"] = bias[some].expand(room.shape[0], -1, -1, -1)[:, None]
-            _run(OF_BIAS, pairs, asked.scale, given, {"dB": room})
+            ranges = [_of_parts(grouped(pairs.ranges[name])[some], begin, count * length) for name in names]
+            _run(OF_BIAS, pairs, asked.scale, given, {"dB": room}, ranges=dict(zip(ARGUMENTS, ranges, strict=False)))
             whole = room if direct else room.unflatten(0, (-1, count)).sum(1)
             found = whole if isinstance(found, float) else found + whole
         assert isinstance(found, Tensor)
         if found is not part:
             found = summed(found, (found.shape[0] if several else 1, *met.shape[1:]))
             part.copy_(found) if several or first == 0 else part.add_(found)
+
+
+def _of_parts(x: Tensor, first: int, number: int) -> Tensor:
+    """Numbers of each query, (groups, sequences, n_q), of some sequences of all groups: one after the other."""
+    return x[:, first : first + number].reshape(-1, x.shape[-1]).contiguous()
 
 
 def _parts(pairs: Met, groups: int, sequences: int) -> int:

@@ -1,7 +1,7 @@
-"""Parts of a forward pass whose tables have room: some of the heads that share keys, or some queries of all of them.
+"""Parts of a pass whose tables have room: some of the heads that share keys, or some queries of all of them.
 
-The pass sums nothing over queries, so that each part is an attention of its own: under a causal mask its last query is
-at the last of its keys.
+A forward pass sums nothing over queries, so that each part is an attention of its own: under a causal mask its last
+query is at the last of its keys. In a backward pass each part adds its terms of dK and dV to those of the parts before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KV_HEADS = 1, 2, 4
 
 
 class Cut(NamedTuple):
-    """The part of a forward pass that is computed at once.
+    """The part of a pass that is computed at once.
 
     Attributes:
         kv_heads: KV heads, of all batches.
@@ -51,6 +51,11 @@ class Cut(NamedTuple):
         """Keys that the queries of each part attend to, from the first one on."""
         return [n_k if pattern.mask is None else end + n_k - self.ends[-1] for end in self.ends]
 
+    def sizes(self, pattern: Any, n_k: int) -> Iterator[tuple[int, int]]:
+        """Rows and keys of each part of the queries: rows of all heads that are computed at once."""
+        rows = ((span.stop - span.start) * self.heads for span in self.spans)
+        return zip(rows, self.keys(pattern, n_k), strict=True)
+
     def said(self, shared: int) -> str:
         """A part of a sentence: heads or queries that are computed at a time."""
         if self.heads < shared:
@@ -58,7 +63,9 @@ class Cut(NamedTuple):
         return f"queries in {len(self.ends):,} parts, of {self.kv_heads:,} KV head{'s' * (self.kv_heads > 1)} at a time"
 
 
-def cuts(pattern: Any, n_q: int, n_k: int, heads: int, tables: int, room: int) -> Iterator[Cut]:
+def cuts(
+    pattern: Any, n_q: int, n_k: int, heads: int, tables: int, room: int, sums: int = 0, more: int = MORE
+) -> Iterator[Cut]:
     """The ways to cut heads that share keys, or queries, so that tables of a part have room.
 
     Queries are cut without a mask, and under a causal one that ends at the last key.
@@ -68,16 +75,19 @@ def cuts(pattern: Any, n_q: int, n_k: int, heads: int, tables: int, room: int) -
         n_q, n_k: numbers of queries and keys of a head.
         heads: KV heads in all.
         tables: bytes of the tables of a KV head, of all heads that share it.
-        room: bytes that tables may take.
+        room: bytes that tables and sums may take.
+        sums: bytes of the sums of a KV head that memory has from one part to the next.
+        more: numbers of parts of the queries that are tried, from the least one on.
     """
     shared, mask = pattern.shared, pattern.mask
-    yield from (Cut(1, n, (n_q,)) for n in range(shared - 1, 0, -1) if shared % n == 0 and tables * n <= room * shared)
+    for some in (n for n in range(shared - 1, 0, -1) if shared % n == 0 and tables * n <= (room - sums) * shared):
+        yield Cut(1, some, (n_q,))
     at_end = n_q == n_k or (n_q < n_k and mask is not None and mask.at_end)
     if mask is None or (at_end and (mask.before, mask.after) == (None, 0)):
         for kv_heads in (n for n in KV_HEADS if heads % n == 0):
-            pairs = room * n_q * n_k // (tables * kv_heads)
+            pairs = max(0, room - sums * kv_heads) * n_q * n_k // (tables * kv_heads)
             ends = (_ends(n_q, n_k, mask is not None, parts, pairs) for parts in range(2, min(n_q // UNIT, MOST) + 1))
-            yield from (Cut(kv_heads, shared, each) for each in islice(filter(None, ends), MORE))
+            yield from (Cut(kv_heads, shared, each) for each in islice(filter(None, ends), more))
 
 
 def _ends(n_q: int, n_k: int, causal: bool, parts: int, pairs: int) -> tuple[int, ...]:

@@ -179,6 +179,11 @@ def chosen_for_latent(dims: Dims, heads: int, dtype: str, pattern: Any, card: Ca
     """Kernels that read keys and values together: no package has them."""
 
 
+def groups_of(*given: Any) -> int:
+    """Heads that share keys are in one part: no package has kernels for several."""
+    return 1
+
+
 class Written(NamedTuple):
     """As `texts.Written`."""
 

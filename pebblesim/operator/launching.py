@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -19,15 +19,25 @@ from pebblesim.kernels.key_ranges import ARGUMENTS
 from pebblesim.kernels.module import module_of
 from pebblesim.kernels.sinks import SINKS
 from pebblesim.kernels.triton import FAR, SHIFTED
-from pebblesim.operator import layout
+from pebblesim.operator import heads_apart, layout
 from pebblesim.operator.boxes import MAKERS, gluon_lost, remembered
 from pebblesim.operator.cuts import Cut
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launch import Kernel, Torch, Triton
 from pebblesim.operator.layout import fits, fitted, room_for
 from pebblesim.operator.once import warn_once
+from pebblesim.operator.parts_of_heads import long_enough, of_part_of_heads, parts_of_heads
 from pebblesim.operator.pattern import Pattern
-from pebblesim.operator.planning import CARD, ROOM, Choice, Dims, chosen, chosen_for_latent
+from pebblesim.operator.planning import (
+    CARD,
+    ROOM,
+    STEPS,
+    Choice,
+    Dims,
+    chosen,
+    chosen_for_latent,
+    rounded_up,
+)
 from pebblesim.operator.symbols import Untraced, plain
 from pebblesim.operator.tape import notes
 from pebblesim.operator.texts import written
@@ -68,12 +78,14 @@ class Setting(NamedTuple):
         scale: factor of the scores.
         workspace: bytes that tables may take; None for the limit that is usual.
         sinks: whether a forward pass has sinks, and a backward pass returns what their gradient is made of.
+        apart: whether gradients of keys are parts of sums, in float32.
     """
 
     pattern: Pattern
     scale: float
     workspace: int | None
     sinks: bool = False
+    apart: bool = False
 
 
 def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting: Setting) -> Any:
@@ -98,22 +110,63 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
             return compute(way, tensors, results, setting)
     given = {name: fitted(each) if each.dim() == 4 else each for name, each in tensors.items()}
     made = {name: each if fits(each) else room_for(each, each.shape[-1]) for name, each in results.items()}
-    choice, module, names, taken = _prepared(way, given, made, setting)
-    batch, kv_heads = given["K"].shape[:2]
-    if choice.cut is not None:
-        return _in_parts(given, results, setting, choice.cut)
-    rows, parts = None, _parts(batch, kv_heads, batch * kv_heads // choice.forecast.rounds)
-    for part in parts:
-        some, room = taken, made
-        if len(parts) > 1:
-            some, room = (_of_part(each, part, setting.pattern.shared, kv_heads) for each in (taken, made))
-        of_part = _launched(module, names, some, room)
-        if of_part is not None:
-            rows = _joined(rows, of_part, part, batch, kv_heads)
+    if way == "backward" and not setting.apart and (number := groups_of(given, made, setting)) > 1:
+        rows = _heads_apart(given, made, setting, number)
+    else:
+        choice, module, names, taken = _prepared(way, given, made, setting)
+        if choice.cut is not None and way == "forward":
+            return _in_parts(given, results, setting, choice.cut)
+        if choice.cut is not None:
+            rows = _gradients_in_parts(module, names, given, made, setting, choice.cut)
+        else:
+            rows = _in_rounds(choice.forecast.rounds, module, names, taken, made, setting.pattern.shared)
     for name, each in results.items():
         if made[name] is not each:
             each.copy_(made[name][..., : each.shape[-1]])
     return rows
+
+
+def _in_rounds(
+    rounds: int, module: Any, names: tuple[str, ...], given: dict[str, Any], results: dict[str, Any], shared: int
+) -> Any:
+    """Compute a pass for some heads after others, and return numbers of the rows of all, if there are some."""
+    (batch, kv_heads), rows = next(given[name] for name in ("K", "C") if name in given).shape[:2], None
+    parts = _parts(batch, kv_heads, batch * kv_heads // rounds)
+    for part in parts:
+        some, room = given, results
+        if len(parts) > 1:
+            some, room = (_of_part(each, part, shared, kv_heads) for each in (given, results))
+        of_part = _launched(module, names, some, room)
+        if of_part is not None:
+            rows = _joined(rows, of_part, part, batch, kv_heads)
+    return rows
+
+
+def groups_of(given: dict[str, Any], results: dict[str, Any], setting: Setting) -> int:
+    """The number of parts in which a backward pass takes the heads that share keys."""
+    pattern, Q = setting.pattern, given["Q"]
+    if pattern.shared == 1:
+        return 1
+    batch, kv_heads, n_k, d_v = given["V"].shape
+    dims = (("n_q", Q.shape[2] * pattern.shared), ("n_k", n_k), ("d_k", Q.shape[3]), ("d_v", d_v))
+    words, repeated, _ = _laid((given, results), pattern.shared)
+    if GLUON.refusal(Call({}, scale=setting.scale, words=words, repeated=repeated)):
+        return 1
+    card, room = card_of(Q.device), ROOM if setting.workspace is None else setting.workspace
+    rest = batch * kv_heads, _dtype(Q), _here(pattern), room, card
+    if not long_enough(rounded_up(dims, pattern, 1), *rest):
+        return 1
+    return parts_of_heads(rounded_up(dims, pattern, STEPS), *rest)
+
+
+def _heads_apart(given: dict[str, Any], results: dict[str, Any], setting: Setting, parts: int) -> Any:
+    """Compute a backward pass whose heads that share keys are in parts."""
+    shared, n = setting.pattern.shared, given["Q"].shape[2]
+    own = setting._replace(pattern=of_part_of_heads(setting.pattern, parts), apart=True)
+    made = heads_apart.room_for_parts(results, parts)
+    rows = compute("backward", heads_apart.given_to_parts(given, shared, parts), made, own)
+    heads_apart.add_up(made, results)
+    return None if rows is None else heads_apart.numbers_of_all(rows, n, shared, parts)
 
 
 def _in_parts(given: dict[str, Any], results: dict[str, Any], setting: Setting, cut: Cut) -> Any:
@@ -136,6 +189,44 @@ def _in_parts(given: dict[str, Any], results: dict[str, Any], setting: Setting, 
             there.copy_(L.view(there.shape))
     assert lse is not None
     return lse.view(batch * kv_heads, n * pattern.shared)
+
+
+def _gradients_in_parts(
+    module: Any, names: tuple[str, ...], given: dict[str, Any], made: dict[str, Any], setting: Setting, cut: Cut
+) -> Any:
+    """Compute a backward pass in parts, whose kernels add to dK and dV of one KV head after the other.
+
+    Returns:
+        With sinks, the row sums of dO ∘ O, less dL; else None.
+    """
+    (batch, kv_heads, n_k, _), pattern, n = given["K"].shape, setting.pattern, given["Q"].shape[2]
+    spans, rows = [*zip(cut.spans, cut.keys(pattern, n_k), strict=True)], None
+    for at_once in _parts(batch, kv_heads, cut.kv_heads):
+        of_heads, into = (_of_part(each, at_once, pattern.shared, kv_heads) for each in (given, made))
+        sums = {name: torch.zeros(into[name].shape, dtype=torch.float32, device=into[name].device) for name in SUMS}
+        for first, (queries, keys) in product(range(0, pattern.shared, cut.heads), spans):
+            heads = slice(first, first + cut.heads)
+            part = partial(_of_cut, pattern.shared, heads, queries, keys)
+            some, room = ({name: part(name, each) for name, each in of.items()} for of in (of_heads, into | sums))
+            others = {name: each for name, each in some.items() if name not in names}
+            found = module.run(*(some[name] for name in names), results=room, **others)
+            if setting.sinks:
+                if rows is None:
+                    rows = fresh(found[SHIFTED].new_empty((batch, kv_heads, n, pattern.shared)))
+                there = rows[*at_once, queries, heads]
+                there.copy_(found[SHIFTED][:, : there[0, 0].numel()].reshape(there.shape))
+        for name, each in sums.items():
+            _rounded(each, into[name], into[name].shape[1])
+    return None if rows is None else rows.view(batch * kv_heads, n * pattern.shared)
+
+
+def _of_cut(shared: int, heads: slice, queries: slice, keys: int, name: str, x: Any) -> Any:
+    """A part's rows of a matrix, or of numbers of the rows of each KV head; `heads`: of those that share keys."""
+    if x.dim() < 4:
+        return x.unflatten(1, (-1, shared))[:, queries, heads].flatten(1).contiguous()
+    if name not in OF_QUERIES:
+        return x[:, :, :keys]
+    return x[:, heads if heads.stop - heads.start < shared else slice(None), queries]
 
 
 def _launched(module: Any, names: tuple[str, ...], given: dict[str, Any], room: dict[str, Any]) -> Any:
@@ -163,6 +254,9 @@ def _rounded(sums: Any, x: Any, kv_heads: int) -> None:
 
 Part = tuple[slice, slice]
 """Batches, and KV heads in each of them."""
+
+SUMS = ("dK", "dV")
+"""Gradients that are sums over the queries of all heads that share keys."""
 
 OF_QUERIES = ("Q", "dO", "O", "dQ", "Q_C", "Q_R")
 """Matrices with a row for each query."""
@@ -209,10 +303,10 @@ def _prepared(
     way: str, given: dict[str, Any], results: dict[str, Any], setting: Setting
 ) -> tuple[Choice, Any, tuple[str, ...], dict[str, Any]]:
     """The kernels for these sizes, their module, the names of the tensors that it takes, and these by name."""
-    pattern, scale, workspace, sinks = setting
+    pattern, scale, workspace, sinks, apart = setting
     Q, (batch, kv_heads, n_k, d_v) = given["Q"], given["V"].shape
     dims = (("n_q", Q.shape[2] * pattern.shared), ("n_k", n_k), ("d_k", Q.shape[3]), ("d_v", d_v))
-    dtype = str(Q.dtype).removeprefix("torch.")
+    dtype = _dtype(Q)
     choice = fitting(way, dims, batch * kv_heads, dtype, pattern, workspace, Q.device)
     words, repeated, dense = _laid((given, results), pattern.shared)
     far, unlike = words >= FAR, GLUON.refusal(Call({}, scale=scale, words=words, repeated=repeated))
@@ -224,8 +318,13 @@ def _prepared(
             return latent, *loaded(latent.forecast.tiling, sizes[2:], latent.even, far, False, dtype, own, scale), parts
     if choice.forecast.tiling.gluon and unlike:
         choice = fitting(way, dims, batch * kv_heads, dtype, pattern._replace(gluon=False), workspace, Q.device)
-    alike = pattern._replace(same_bits=False, gluon=True, sinks=sinks)  # without what says what is chosen
+    own = pattern if choice.cut is None else choice.cut.pattern(pattern)
+    alike = own._replace(same_bits=False, gluon=True, sinks=sinks, apart=apart)  # without what says what is chosen
     return choice, *loaded(choice.forecast.tiling, dims[2:], choice.even, far, dense, dtype, alike, scale), given
+
+
+def _dtype(x: Any) -> str:
+    return str(x.dtype).removeprefix("torch.")
 
 
 def _together(given: dict[str, Any], pattern: Pattern) -> tuple[Dims, dict[str, Any]] | None:

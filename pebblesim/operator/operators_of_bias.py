@@ -1,8 +1,9 @@
 """Attention with a bias that is added to scores: pebblesim::attention_with_bias and its backward operator.
 
 The bias is (outer, inner, heads, n_q, n_k), as `bias` has it, where each of these may be 1: batch b has that of group
-⌊b / inner⌋ and place b mod inner. Its gradient has the same shape, summed over what shares an entry. `left_out`,
-booleans (batch, n_k), are keys that no query of a batch attends to: they make no table of pairs for each batch.
+⌊b / inner⌋ and place b mod inner. Its gradient has the same shape, summed over what shares an entry. `ranges`, int32
+(batch, 2, n_q), are the first key that each query attends to, and the end of its keys; then there are no limits. Query
+heads may share keys: these have a number of heads that divides theirs.
 """
 
 from __future__ import annotations
@@ -26,45 +27,36 @@ LIMITS = "SymInt inner, SymInt? left, SymInt? right, bool at_end, float scale"
 WITH_BIAS, BACKWARD = "pebblesim::attention_with_bias", "pebblesim::attention_with_bias_backward"
 
 torch.library.define(
-    WITH_BIAS, f"(Tensor query, Tensor key, Tensor value, Tensor bias, Tensor? left_out, {LIMITS}) -> (Tensor, Tensor)"
+    WITH_BIAS, f"(Tensor query, Tensor key, Tensor value, Tensor bias, Tensor? ranges, {LIMITS}) -> (Tensor, Tensor)"
 )
 torch.library.define(
     BACKWARD,
     "(Tensor grad, Tensor? grad_lse, Tensor query, Tensor key, Tensor value, Tensor bias, Tensor out, Tensor lse, "
-    f"Tensor? left_out, bool of_bias, {LIMITS}) -> (Tensor, Tensor, Tensor, Tensor)",
+    f"Tensor? ranges, bool of_bias, {LIMITS}) -> (Tensor, Tensor, Tensor, Tensor)",
 )
 
 
-def forward(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, asked: Limits) -> tuple[Tensor, Tensor]:
-    """O, and L to base 2, by kernels."""
-    check_forward_mode()
-    out, lse = recorded.made(biased_without_notes, (query, key, value, bias), tuple(asked))
-    return out, lse
-
-
-def biased_without_notes(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, *limits: Any
+def forward_without_notes(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, ranges: Tensor | None, *limits: Any
 ) -> tuple[Tensor, Tensor]:
-    """As `forward`, of the arguments of `Limits`: kernels are found, and launched."""
+    """O, and L to base 2, by kernels, which are found, and launched."""
     out = empty_like(query, value.shape[-1])
     if without_pairs(query, key):
         lse = fresh(query.new_empty(query.shape[:-1], dtype=torch.float32))
         return out.zero_(), lse.fill_(-torch.inf)
     check_triton()
     with torch.cuda.device(query.device):
-        return out, kernels.forward(query, key, value, bias, out, Limits(*limits))
+        return out, kernels.forward(query, key, value, bias, ranges, out, Limits(*limits))
 
 
-def backward(tensors: tuple[Tensor | None, ...], of_bias: bool, asked: Limits) -> tuple[Tensor, ...]:
-    """Gradients of query, key, value and, if it is wanted, bias by kernels.
-
-    `tensors`: the gradients of O and of L to base 2, query, key, value, bias, O and L to base 2.
-    """
-    check_forward_mode()
-    return recorded.made(gradients_of_biased_without_notes, tensors, (of_bias, *asked))
+def biased_without_notes(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, *limits: Any
+) -> tuple[Tensor, Tensor]:
+    """As `forward_without_notes`, of plain calls, which have no ranges."""
+    return forward_without_notes(query, key, value, bias, None, *limits)
 
 
-def gradients_of_biased_without_notes(
+def backward_without_notes(
     grad: Tensor,
     grad_lse: Tensor | None,
     query: Tensor,
@@ -73,10 +65,11 @@ def gradients_of_biased_without_notes(
     bias: Tensor,
     out: Tensor,
     lse: Tensor,
+    ranges: Tensor | None,
     of_bias: bool,
     *limits: Any,
 ) -> tuple[Tensor, ...]:
-    """As `backward`, of the arguments of `Limits`: kernels are found, and launched."""
+    """Gradients of query, key, value and, if it is wanted, bias by kernels, which are found, and launched."""
     made = empty_like(query, query.shape[-1]), empty_like(key, key.shape[-1]), empty_like(value, value.shape[-1])
     dB = _room_for_dB(bias, of_bias)
     if without_pairs(query, key):
@@ -84,8 +77,13 @@ def gradients_of_biased_without_notes(
     grad_L = None if grad_lse is None else grad_lse * log2(e)
     with torch.cuda.device(query.device):
         asked, wanted = Limits(*limits), dB if of_bias else None
-        kernels.backward(grad, grad_L, query, key, value, bias, out, lse, made, wanted, asked)
+        kernels.backward(grad, grad_L, query, key, value, bias, out, lse, ranges, made, wanted, asked)
     return *made, dB
+
+
+def gradients_of_biased_without_notes(*given: Any) -> tuple[Tensor, ...]:
+    """As `backward_without_notes`, of plain calls, which have no ranges."""
+    return backward_without_notes(*given[:8], None, *given[8:])
 
 
 def _room_for_dB(bias: Tensor, of_bias: bool) -> Tensor:
@@ -93,10 +91,10 @@ def _room_for_dB(bias: Tensor, of_bias: bool) -> Tensor:
 
 
 def _by_definition(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, left_out: Tensor | None, *limits: Any
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, ranges: Tensor | None, *limits: Any
 ) -> tuple[Tensor, Tensor]:
     check_forward_mode()
-    out, lse = definition.forward(query, key, value, *_pairs(query, key, bias, left_out, Limits(*limits)))
+    out, lse = definition.forward(query, key, value, *_pairs(query, key, bias, ranges, Limits(*limits)))
     return in_order(out, query), lse
 
 
@@ -109,13 +107,13 @@ def _gradients_by_definition(
     bias: Tensor,
     out: Tensor,
     lse: Tensor,
-    left_out: Tensor | None,
+    ranges: Tensor | None,
     of_bias: bool,
     *limits: Any,
 ) -> tuple[Tensor, ...]:
     check_forward_mode()
     asked = Limits(*limits)
-    pairs = _pairs(query, key, bias, left_out, asked)
+    pairs = _pairs(query, key, bias, ranges, asked)
     *made, dS = definition.backward(grad, grad_lse, query, key, value, out, lse, *pairs)
     dB = _room_for_dB(bias, of_bias)
     if of_bias:
@@ -128,63 +126,46 @@ def _groups(query: Tensor, asked: Limits) -> int:
 
 
 def _pairs(
-    query: Tensor, key: Tensor, bias: Tensor, left_out: Tensor | None, asked: Limits
+    query: Tensor, key: Tensor, bias: Tensor, ranges: Tensor | None, asked: Limits
 ) -> tuple[float, float, Tensor | None, Tensor]:
     """The scale, no cap, the allowed pairs, and the bias of all batches, as the definition takes them."""
     whole = bias.expand(_groups(query, asked), asked.inner, *bias.shape[2:]).flatten(0, 1)
-    limits = Asked(None, None, asked.left, asked.right, asked.at_end, asked.scale, 0.0, None, False)
-    seen = definition.allowed(query, key, limits)
-    if left_out is not None:
-        kept = ~left_out[:, None, None]
-        seen = kept if seen is None else seen & kept
-    return asked.scale, 0.0, seen, whole
+    first, end = (None, None) if ranges is None else ranges.unbind(1)
+    limits = Asked(first, end, asked.left, asked.right, asked.at_end, asked.scale, 0.0, None, False)
+    return asked.scale, 0.0, definition.allowed(query, key, limits), whole
 
 
-def _on_gpu(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, left_out: Tensor | None, *limits: Any
+def forward(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, ranges: Tensor | None, *limits: Any
 ) -> tuple[Tensor, Tensor]:
-    if left_out is None:
-        return forward(query, key, value, bias, Limits(*limits))
+    """O, and L to base 2, by kernels: those of the last call of these sizes."""
     check_forward_mode()
-    out, lse = recorded.made(leaving_out_without_notes, (query, key, value, bias, left_out), limits)
+    x = query, key, value, bias
+    if ranges is None:
+        out, lse = recorded.made(biased_without_notes, x, limits)
+    else:
+        out, lse = recorded.made(forward_without_notes, (*x, ranges), limits)
     return out, lse
 
 
-def leaving_out_without_notes(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, left_out: Tensor, *limits: Any
-) -> tuple[Tensor, Tensor]:
-    """As `biased_without_notes`, with keys that batches leave out."""
-    wide = kernels.with_columns(query, key, left_out, Limits(*limits).scale, False)
-    return biased_without_notes(*wide, value, bias, *limits)
-
-
-def _gradients_on_gpu(*given: Any) -> tuple[Tensor, ...]:
-    *tensors, left_out, of_bias = given[:10]
-    if left_out is None:
-        return backward(tuple(tensors), of_bias, Limits(*given[10:]))
+def backward(*given: Any) -> tuple[Tensor, ...]:
+    """Gradients of query, key, value and, if it is wanted, bias by kernels: those of the last call of these sizes."""
     check_forward_mode()
-    return recorded.made(gradients_of_leaving_out_without_notes, (*tensors, left_out), given[9:])
+    *tensors, ranges = given[:9]
+    if ranges is None:
+        return recorded.made(gradients_of_biased_without_notes, tuple(tensors), given[9:])
+    return recorded.made(backward_without_notes, given[:9], given[9:])
 
 
-def gradients_of_leaving_out_without_notes(*given: Any) -> tuple[Tensor, ...]:
-    """As `gradients_of_biased_without_notes`, with keys that batches leave out behind O and L."""
-    *tensors, left_out = given[:9]
-    query, key = tensors[2:4]
-    tensors[2:4] = kernels.with_columns(query, key, left_out, Limits(*given[10:]).scale, True)
-    dQ, dK, *others = gradients_of_biased_without_notes(*tensors, *given[9:])
-    dQ, dK = (in_order(each[..., : like.shape[-1]], like) for each, like in ((dQ, query), (dK, key)))
-    return dQ, dK, *others
-
-
-torch.library.impl(WITH_BIAS, "CUDA", _on_gpu)
-torch.library.impl(BACKWARD, "CUDA", _gradients_on_gpu)
+torch.library.impl(WITH_BIAS, "CUDA", forward)
+torch.library.impl(BACKWARD, "CUDA", backward)
 torch.library.impl(WITH_BIAS, "CPU", _by_definition)
 torch.library.impl(BACKWARD, "CPU", _gradients_by_definition)
 
 
 @torch.library.register_fake(WITH_BIAS)
 def _fake(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, left_out: Tensor | None, *limits: Any
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, ranges: Tensor | None, *limits: Any
 ) -> tuple[Tensor, Tensor]:
     return fake(query, key, value)
 
@@ -199,7 +180,7 @@ def _fake_gradients(
     bias: Tensor,
     out: Tensor,
     lse: Tensor,
-    left_out: Tensor | None,
+    ranges: Tensor | None,
     of_bias: bool,
     *limits: Any,
 ) -> tuple[Tensor, ...]:
@@ -217,9 +198,9 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 def _gradients(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
     if grad is None and grad_lse is None:
         return (None,) * 10
-    *tensors, left_out, out, lse = ctx.saved_tensors
+    *tensors, ranges, out, lse = ctx.saved_tensors
     grad = torch.zeros_like(out) if grad is None else grad
-    rest = left_out, ctx.needs_input_grad[3], *ctx.limits
+    rest = ranges, ctx.needs_input_grad[3], *ctx.limits
     made = torch.ops.pebblesim.attention_with_bias_backward(grad, grad_lse, *tensors, out, lse, *rest)
     wanted = (each if needed else None for each, needed in zip(made, ctx.needs_input_grad, strict=False))
     return *wanted, *(None,) * 6

@@ -27,6 +27,7 @@ REPLACED = {
     (f"{HOME}planning", "*"): (FROZEN, ""),
     (f"{HOME}texts", "*"): (FROZEN, ""),
     (f"{HOME}launching", "card_of"): (FROZEN, "card_of"),
+    (f"{HOME}launching", "groups_of"): (FROZEN, "groups_of"),
     (f"{HOME}launching", "say_lost"): (FROZEN, "say_lost"),
     ("pebblesim.advice.cards", "Card"): (FROZEN, "Card"),
     ("pebblesim.advice.tiles", "Tiling"): (FROZEN, "Tiling"),

@@ -26,6 +26,7 @@ class Pattern(NamedTuple):
         gluon: whether the kernels for Hopper can run.
         sinks: whether softmaxes begin with sinks; kernels of backward passes then return row sums, too. It says what is
             compiled, and not what is chosen.
+        apart: whether gradients of keys are parts of sums, in float32; it says what is compiled, too.
     """
 
     mask: Band | None = None
@@ -34,6 +35,7 @@ class Pattern(NamedTuple):
     same_bits: bool = False
     gluon: bool = True
     sinks: bool = False
+    apart: bool = False
 
     def call(self, dims: Iterable[tuple[str, int]], dtype: str, card: Card) -> Call:
         """The call that kernels are found for, with these dimensions and on this card."""

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pebblesim.advice import cards
 from pebblesim.advice.amounts import amount
 from pebblesim.advice.forecast import Forecast, forecast, forecasts
-from pebblesim.advice.tiles import PROBLEM, Tiling
+from pebblesim.advice.tiles import PART, PROBLEM, Tiling
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import BYTES, heads_on, listed, whole
 from pebblesim.kernels import releases
@@ -21,7 +21,7 @@ from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
 from pebblesim.launches.launches import launches
-from pebblesim.operator.cuts import UNIT, Cut, cuts
+from pebblesim.operator.cuts import UNIT, Cut, cuts as ways_to_cut
 from pebblesim.operator.pattern import Pattern, band_of, limits
 from pebblesim.operator.sizes import (
     check_flag,
@@ -41,6 +41,9 @@ ROOM = 2**30
 
 STEPS = 8
 """Lengths are rounded up to multiples of this part of a power of two where memory is limited."""
+
+MORE_BACKWARD = 4
+"""Numbers of parts of the queries that are tried for a backward pass, from the least one on."""
 
 KEPT = 4096
 """Choices, and forecasts for rounded lengths, that are kept by their arguments."""
@@ -67,7 +70,7 @@ class Choice:
         forecast: their tiles, and their time for the lengths they were chosen for.
         even: whether their tiles divide these lengths.
         bytes: bytes of the tables that they keep for all heads that are computed at once.
-        cut: the parts of a forward pass that are computed one after the other; None if it is computed as a whole.
+        cut: the parts that are computed one after the other; None if it is computed as a whole.
     """
 
     forecast: Forecast
@@ -99,7 +102,8 @@ class KernelPlan:
         lost: forecasts of the kernels of both passes that would be used if Gluon ran with the Triton here; None if it
             does, or the card has no use for it, or there is no Triton.
         without_keys: queries of each head that see no key, and are not computed.
-        cut: the parts of the forward pass that are computed one after the other; None if it is computed as a whole.
+        cut, cut_backward: the parts of each pass that are computed one after the other; None if it is computed as a
+            whole.
         sinks: words of 16 bits that sinks move besides, in the forward pass and for their gradient; None without sinks.
     """
 
@@ -120,6 +124,7 @@ class KernelPlan:
     lost: tuple[Forecast, Forecast] | None
     without_keys: int = 0
     cut: Cut | None = None
+    cut_backward: Cut | None = None
     sinks: tuple[int, int] | None = None
 
     def __str__(self) -> str:
@@ -133,9 +138,10 @@ class KernelPlan:
         unseeing = f" ({self.without_keys:,} more queries see no key: O = 0)" if self.without_keys else ""
         here = "no Triton here" if self.triton is None else f"Triton {self.triton} here"
         lines = [f"{listed(dims)}{padded}{unseeing}, {heads}{f', {band.name}' if band else ''}, {rates}, {here}"]
-        of_passes = self.tables, self.unlimited, self.unlimited_tables, self.lengths
+        cuts = self.cut, self.cut_backward
+        of_passes = self.tables, self.unlimited, self.unlimited_tables, self.lengths, cuts
         passes = zip(PROBLEM, (self.forward, self.backward), *of_passes, strict=True)
-        for way, ranked, taken, free, needed, lengths in passes:
+        for way, ranked, taken, free, needed, lengths, cut in passes:
             best = ranked[0]
             line = f"{way}: {best.tiling}{self._time(best, ': ')}, limited by {best.binds}"
             if lengths != (dims["n_q"], dims["n_k"]):
@@ -145,8 +151,8 @@ class KernelPlan:
                 time = self._time(other, " ") or f" {other.seconds / best.seconds:.2f} times as long"
                 line += f"; {other.tiling.schedule} would take{time}, limited by {other.binds}"
             lines.append(line)
-            if way == "forward" and self.cut is not None:
-                lines.append(f"  {self.cut.said(shared)}")
+            if cut is not None:
+                lines.append(f"  {cut.said(shared)}")
             if taken or best.seconds > free.seconds:
                 lines.append(f"  tables: {taken / 2**20:,.0f} MiB, and they may take {self.workspace / 2**20:,.0f} MiB")
             if best.seconds > free.seconds:
@@ -243,17 +249,17 @@ def plan(
     triton, lost = releases.installed(), list[Forecast]()
     if rates.capability == HOPPER and triton is not None and releases.without_gluon(triton):
         lacking = (chosen(way, key, heads, dtype, pattern, room, rates) for way in PROBLEM)
-        lost = [_first_at(each, dims, rates, dtype, heads, pattern) for each in lacking]
+        lost = [first_at(each, dims, rates, dtype, heads, pattern) for each in lacking]
         pattern = pattern._replace(gluon=False)
-    ranked, tables, unlimited, unlimited_tables, lengths, cut = [], [], [], [], [], None
+    ranked, tables, unlimited, unlimited_tables, lengths, cuts = [], [], [], [], [], []
     for way in PROBLEM:
         best = chosen(way, key, heads, dtype, pattern, room, rates)
         free = chosen(way, key, heads, dtype, pattern, None, rates)
         rounded, found = ranked_for(way, key, heads, dtype, pattern, room, rates)
         rest = (each for each in found if best.cut is not None or each.tiling != best.forecast.tiling)
         at_sizes = (_at(each, dims, rates, dtype, heads, pattern) for each in rest)
-        ranked.append((_first_at(best, dims, rates, dtype, heads, pattern), *at_sizes))
-        cut = cut or best.cut
+        ranked.append((first_at(best, dims, rates, dtype, heads, pattern), *at_sizes))
+        cuts.append(best.cut)
         tables.append(best.bytes)
         unlimited.append(_at(free.forecast, dims, rates, dtype, heads, pattern))
         unlimited_tables.append(free.bytes)
@@ -275,7 +281,8 @@ def plan(
         triton,
         (lost[0], lost[1]) if lost else None,
         n - n_q // shared,
-        cut,
+        cuts[0],
+        cuts[1],
         _words_of_sinks(n * of_queries) if sinks else None,
     )
 
@@ -294,7 +301,7 @@ def supported(name: str, option: str) -> cards.Card:
     return own
 
 
-def _first_at(
+def first_at(
     best: Choice, dims: Mapping[str, int], card: cards.Card, dtype: str, heads: int, pattern: Pattern
 ) -> Forecast:
     """The forecast of the kernels that are used, for these sizes: of some heads that share keys at a time."""
@@ -302,7 +309,7 @@ def _first_at(
         return _at(best.forecast, dims, card, dtype, heads, pattern)
     some, own, rounds = _part(best.cut, tuple(dims.items()), heads, pattern)
     made = forecast(best.forecast.tiling, dict(some), card, dtype, best.cut.kv_heads, expected(own.mask))
-    return replace(made, rounds=rounds)
+    return replace(_launched(made), rounds=rounds)
 
 
 def _words_of_sinks(queries: int) -> tuple[int, int]:
@@ -342,19 +349,24 @@ def chosen(
     Raises:
         UsageError: no kernel fits into this room.
     """
-    free = _first(way, _rounded(dims, pattern, 1), dims, heads, dtype, pattern, None, card)
+    free = _first(way, rounded_up(dims, pattern, 1), dims, heads, dtype, pattern, None, card)
     if room is None or free.bytes <= room:
         return free
-    whole = _first(way, _rounded(dims, pattern, STEPS), dims, heads, dtype, pattern, room, card)
-    parts = [*_in_parts(free.bytes // heads, dims, heads, dtype, pattern, room, card)] if way == "forward" else []
+    made = _parts_forward(free.bytes // heads, dims, heads, dtype, pattern, room, card)
+    parts = [*(made if way == "forward" else _parts_backward(dims, heads, dtype, pattern, room, card))]
+    try:
+        parts.insert(0, _first(way, rounded_up(dims, pattern, STEPS), dims, heads, dtype, pattern, room, card))
+    except UsageError:
+        if not parts:
+            raise
 
     def seconds(one: Choice) -> float:
-        return _first_at(one, dict(dims), card, dtype, heads, pattern).seconds
+        return first_at(one, dict(dims), card, dtype, heads, pattern).seconds
 
-    return min((whole, *parts), key=seconds) if parts else whole
+    return min(parts, key=seconds) if len(parts) > 1 else parts[0]
 
 
-def _in_parts(
+def _parts_forward(
     tables: int, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int, card: cards.Card
 ) -> Iterator[Choice]:
     """The kernels of a forward pass in parts, which have whole tables where those of all have no room.
@@ -362,21 +374,40 @@ def _in_parts(
     `tables`: bytes of those of all heads that share keys.
     """
     n_q, n_k = dict(dims)["n_q"] // pattern.shared, dict(dims)["n_k"]
-    for cut in cuts(pattern, n_q, n_k, heads, tables, room):
+    for cut in ways_to_cut(pattern, n_q, n_k, heads, tables, room):
         some, own, rounds = _part(cut, dims, heads, pattern)
-        alone = _first("forward", _rounded(some, own, 1), some, cut.kv_heads, dtype, own, None, card)
+        alone = _first("forward", rounded_up(some, own, 1), some, cut.kv_heads, dtype, own, None, card)
         _, taken = _of_lengths(alone.forecast.tiling, dims[2:], dtype, own.mask)
         blocks = {**dict(dims), **alone.forecast.tiling.blocks}
-        rows = ((span.stop - span.start) * cut.heads for span in cut.spans)
-        sizes = zip(rows, cut.keys(pattern, n_k), strict=True)
-        most = cut.kv_heads * max(taken({**blocks, "n_q": n, "n_k": keys}) for n, keys in sizes)
+        most = cut.kv_heads * max(taken({**blocks, "n_q": n, "n_k": keys}) for n, keys in cut.sizes(pattern, n_k))
         if most <= room:
             yield Choice(replace(alone.forecast, rounds=rounds), alone.even, most, cut)
 
 
+def _parts_backward(
+    dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int, card: cards.Card
+) -> Iterator[Choice]:
+    """The kernels of a backward pass in parts, whose sums have their place in memory from one part to the next."""
+    whole = dict(dims)
+    n_q, n_k = whole["n_q"] // pattern.shared, whole["n_k"]
+    tables = BYTES[dtype] * UNIT**2 * -(-whole["n_q"] // UNIT) * -(-n_k // UNIT)
+    of_key = BYTES["float32"] * (whole["d_k"] + whole["d_v"])
+    for cut in ways_to_cut(pattern, n_q, n_k, heads, tables, room, of_key * n_k, MORE_BACKWARD):
+        some, own, rounds = _part(cut, dims, heads, pattern)
+        alone = _suiting(PART, rounded_up(some, own, 1), some, cut.kv_heads, dtype, own, None, card)
+        if alone is None:
+            continue
+        sides, taken = _of_lengths(alone.forecast.tiling, dims[2:], dtype, own.mask)
+        each = [{**whole, **alone.forecast.tiling.blocks, "n_q": n, "n_k": keys} for n, keys in cut.sizes(pattern, n_k)]
+        even = not any(size[name] % side for size in each for name, side in sides)
+        most = cut.kv_heads * max(taken(size) + of_key * (n_k - size["n_k"]) for size in each)
+        if most <= room:
+            yield Choice(replace(alone.forecast, rounds=rounds), even, most, cut)
+
+
 def _part(cut: Cut, dims: Dims, heads: int, pattern: Pattern) -> tuple[Dims, Pattern, int]:
-    """The sizes of a part of a forward pass that has as many queries and keys as parts have in the mean, its pairs, and
-    the number of parts."""
+    """The sizes of a part that has as many queries and keys as parts have in the mean, its pairs, and the number of
+    parts."""
     keys, parts = cut.keys(pattern, dict(dims)["n_k"]), len(cut.ends)
     own = {"n_q": cut.ends[-1] // parts, "n_k": sum(keys) // parts}
     if parts > 1:
@@ -392,7 +423,7 @@ def ranked_for(
     """The rounded sizes that `chosen` looks at, and the kernels for these sizes in its order; arguments as for it."""
     free = chosen(way, dims, heads, dtype, pattern, None, card)
     limit, steps = (room, STEPS) if free.bytes > room else (None, 1)
-    rounded = _rounded(dims, pattern, steps)
+    rounded = rounded_up(dims, pattern, steps)
     found = _forecasts(way, rounded, heads, dtype, pattern, limit, card)
     return rounded, tuple(each for each in found if each.tiling.refusal(pattern.call(dims, dtype, card)) is None)
 
@@ -444,7 +475,7 @@ def chosen_for_latent(dims: Dims, heads: int, dtype: str, pattern: Pattern, card
         dims: n_q (rows of all heads that share keys), n_k, d_v and d_r: words of a key that are its value, and others.
         heads, dtype, pattern, card: as for `chosen`.
     """
-    return _suiting(LATENT, _rounded(dims, pattern, 1), dims, heads, dtype, pattern, None, card)
+    return _suiting(LATENT, rounded_up(dims, pattern, 1), dims, heads, dtype, pattern, None, card)
 
 
 @lru_cache(maxsize=KEPT)
@@ -452,10 +483,16 @@ def _forecasts(
     way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card
 ) -> tuple[Forecast, ...]:
     """Forecasts of the kernels that fit, the fastest first."""
-    return forecasts(PROBLEM.get(way, way), pattern.call(dims, dtype, card), card, heads, room)
+    found = forecasts(PROBLEM.get(way, way), pattern.call(dims, dtype, card), card, heads, room)
+    return found if card.scaled else tuple(sorted(map(_launched, found), key=lambda made: made.seconds))
 
 
-def _rounded(dims: Dims, pattern: Pattern, steps: int) -> Dims:
+def _launched(made: Forecast) -> Forecast:
+    """A forecast without launches for pairs that a mask leaves out: `attention` gives kernels only what has pairs."""
+    return replace(made, launches=tuple(each for each in made.launches if each.cost.working))
+
+
+def rounded_up(dims: Dims, pattern: Pattern, steps: int) -> Dims:
     """The sizes that kernels are chosen for, so that few kernels serve all lengths.
 
     Lengths are rounded up to powers of two or, with several `steps`, to multiples of a part of one.
@@ -474,9 +511,8 @@ def _rounded(dims: Dims, pattern: Pattern, steps: int) -> Dims:
 
 def program_of(tiling: Tiling, mask: Band | None) -> Program:
     """The traced schedule of a tiling."""
-    schedule = get(tiling.schedule)
-    schedule = schedule.in_dims(() if schedule.problem.rectangle is None else schedule.problem.rectangle.dims)
-    return schedule.under(mask)
+    rectangle = get(tiling.schedule).problem.rectangle
+    return tiling.traced(() if rectangle is None else rectangle.dims, mask)
 
 
 def _at(
@@ -484,4 +520,5 @@ def _at(
 ) -> Forecast:
     """The forecast of the kernels of another one, for these sizes."""
     at_once = heads // made.rounds
-    return replace(forecast(made.tiling, dims, card, dtype, at_once, expected(pattern.mask)), rounds=made.rounds)
+    found = forecast(made.tiling, dims, card, dtype, at_once, expected(pattern.mask))
+    return replace(_launched(found), rounds=made.rounds)

@@ -50,7 +50,7 @@ def written(
     if pattern.sinks and "dO" not in program.inputs:
         program = sinking(program)
     if tiling.gluon:
-        options["persistent"] &= pattern.mask is None
+        options |= {"persistent": tiling.persistent and pattern.mask is None, "apart": pattern.apart}
     else:
         options["far"] = far
     source = (gluon if tiling.gluon else triton)(

@@ -28,13 +28,11 @@ NEEDED = "transformers>=5.4,<6"
 """The versions of transformers whose masks and layers these functions are for."""
 
 REFUSED = {
-    "sinks": "sinks of single queries",
-    "indices": "indices",
     "block_indices": "block_indices",
     "cache": "cache",
 }
-"""Arguments of transformers' layers that these kernels do not have: sinks that differ from query to query, keys that
-are chosen one by one, and caches in pages."""
+"""Arguments of transformers' layers that these kernels do not have: keys that are chosen block by block, and caches in
+pages."""
 
 OWN = {"prepare_dynamic_mask": "masks of numbers that a layer makes itself"}
 """Attributes of layers that these kernels do not have. A layer of Doge leaves our mask out of the one that it makes."""
@@ -85,6 +83,8 @@ def attend(
     is_causal: bool | None = None,
     s_aux: Tensor | None = None,
     position_bias: Tensor | None = None,
+    sinks: Tensor | None = None,
+    indices: Tensor | None = None,
     *,
     fallback: str | None = None,
     workspace: int | None = None,
@@ -101,6 +101,8 @@ def attend(
             and `is_causal` are not looked at.
         s_aux: sinks, a number for each head; a layer that has sinks hands them over.
         position_bias: numbers that are added to scores, of a shape that broadcasts to (batch, heads, n_q, n_k).
+        sinks: sinks that differ from query to query, (batch, heads, n_q, 1).
+        indices: keys that were chosen one by one for each query, (batch, n_q, several): no others are seen.
         fallback, workspace: as for `attention`.
         others: those of `REFUSED` are.
 
@@ -131,9 +133,12 @@ def attend(
     else:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         mask = {"is_causal": _triangle(n_q, n_k, sliding_window) if causal else False}
+    if indices is not None:
+        only = query.new_zeros((*indices.shape[:2], n_k), dtype=torch.bool).scatter(-1, indices.long(), True)[:, None]
+        mask |= {"attn_mask": only if "attn_mask" not in mask else _both(mask["attn_mask"], only)}
     if position_bias is not None:
         mask |= _added(position_bias, mask.get("attn_mask"), fallback)
-    out = attention(
+    made = attention(
         query,
         key,
         value,
@@ -144,9 +149,18 @@ def attend(
         sinks=s_aux,
         fallback=fallback,
         workspace=workspace,
+        return_lse=sinks is not None,
         **mask,
     )
-    return out.transpose(1, 2).contiguous(), None
+    if sinks is not None:
+        out, lse = made
+        made = (out * torch.sigmoid(lse[..., None] - sinks)).to(out.dtype)
+    return made.transpose(1, 2).contiguous(), None
+
+
+def _both(dense: Tensor, only: Tensor) -> Tensor:
+    """A dense mask, of booleans or numbers, where some keys alone are seen."""
+    return dense & only if dense.dtype == torch.bool else dense.masked_fill(~only, -torch.inf)
 
 
 def _added(position_bias: Tensor, dense: Tensor | None, fallback: str | None) -> dict[str, Any]:
@@ -237,7 +251,7 @@ def seen(
     padding = _padding(attention_mask, kv_length, kv_offset)
     try:
         if band is not None and padding is None and isinstance(q_offset, int):
-            return masks.Seen(shape, band.moved(q_offset - kv_offset))
+            return masks.Seen(shape, band.moved(q_offset - kv_offset), None, device)
         if band is not None:
             ranges = masks.ranges_of_band(band, q_length, kv_length, q_offset - kv_offset, device)
             if padding is not None:

@@ -169,35 +169,56 @@ class Seen(BlockMask):
     """The keys that each query sees, where models of transformers hand on a mask.
 
     A model hands on a `BlockMask` as it is, so this cannot be taken for a mask that somebody made of numbers, and no
-    arithmetic of a model's own code can change it without being noticed: all but slices is refused.
+    arithmetic of a model's own code can change it without being noticed: all is refused but slices, and what means the
+    same for booleans, as whose tensor it then counts: a dense mask, which has True where a query sees a key.
 
     Attributes:
         shape: (batch, 1, n_q, n_k).
         band: limits of key - query, counted from the first of each; None if there are ranges.
         ranges: (first, end) of each query's keys, int32 (batch, n_q); None if there is a band.
+        device: where the mask is wanted.
+        dtype: that of the dense mask.
     """
+
+    dtype = torch.bool
 
     shape: tuple[int, ...] = ()
 
     def __init__(
-        self, shape: tuple[int, ...], band: Band | None = None, ranges: tuple[Tensor, Tensor] | None = None
+        self,
+        shape: tuple[int, ...],
+        band: Band | None = None,
+        ranges: tuple[Tensor, Tensor] | None = None,
+        device: Any = "cpu",
     ) -> None:
         self.shape, self.band, self.ranges = shape, band, ranges
+        self.device = torch.device(device) if ranges is None else ranges[0].device
 
-    def __getitem__(self, index: Any) -> Seen:
+    def dense(self) -> Tensor:
+        """Booleans of this shape, True where a query sees a key."""
+        batch, _, n_q, n_k = self.shape
+        if self.ranges is None:
+            assert self.band is not None
+            first, end = ranges_of_band(self.band, n_q, n_k, 0, self.device)
+        else:
+            first, end = self.ranges
+        keys = torch.arange(n_k, device=first.device)
+        return ((keys >= first[..., None]) & (keys < end[..., None])).expand(batch, n_q, n_k)[:, None]
+
+    def __getitem__(self, index: Any) -> Any:
         index = index if isinstance(index, tuple) else (index,)
         if Ellipsis in index:
             at = index.index(Ellipsis)
             index = (*index[:at], *[slice(None)] * (5 - len(index)), *index[at + 1 :])
         parts = (*index, *[slice(None)] * (4 - len(index)))
         if len(parts) != 4 or not all(isinstance(each, slice) for each in parts):
-            raise _refused("single rows")
+            return self.dense()[index]
         spans = [each.indices(n) for each, n in zip(parts, self.shape, strict=True)]
         if any(step != 1 for _, _, step in spans) or spans[3][0] != 0:
-            raise _refused("single columns")
+            return self.dense()[index]
         shape = tuple(max(0, end - start) for start, end, _ in spans)
         if self.band is not None:
-            return Seen(shape, self.band.moved(spans[2][0]))
+            return Seen(shape, self.band.moved(spans[2][0]), None, self.device)
         assert self.ranges is not None
         first, end = (each[spans[0][0] : spans[0][1], spans[2][0] : spans[2][1]] for each in self.ranges)
         return Seen(shape, None, (first.clamp(max=shape[3]), end.clamp(max=shape[3])))
@@ -220,7 +241,7 @@ class Seen(BlockMask):
         if not isinstance(device, str | int | torch.device):
             raise _refused("numbers")
         ranges = None if self.ranges is None else (self.ranges[0].to(device), self.ranges[1].to(device))
-        return Seen(self.shape, self.band, ranges)
+        return Seen(self.shape, self.band, ranges, device)
 
     def options(self, n_q: int, n_k: int, device: Any) -> dict[str, Any]:
         """The arguments of `attention` that this mask is.
@@ -260,15 +281,60 @@ class Seen(BlockMask):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise _refused(getattr(func, "__name__", "numbers"))
+        given = _dense(args)
+        if func not in OF_BOOLEANS or not all(each.dtype == torch.bool for each in _conditions(func, given)):
+            raise _refused(getattr(func, "__name__", "numbers"))
+        return func(*given, **(kwargs or {}))
+
+    def __invert__(self) -> Tensor:
+        return ~self.dense()
+
+    def __and__(self, other: Any) -> Tensor:
+        return _of_booleans(torch.logical_and, self, other)
+
+    def __or__(self, other: Any) -> Tensor:
+        return _of_booleans(torch.logical_or, self, other)
+
+    __rand__, __ror__ = __and__, __or__
 
     def _operator(self, *others: Any) -> Any:
         raise _refused("numbers")
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _operator
-    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = __neg__ = _operator
+    __xor__ = __rxor__ = __neg__ = _operator
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __setitem__ = __len__ = __iter__ = _operator
     __hash__ = object.__hash__
+
+
+OF_BOOLEANS: tuple[Any, ...] = (
+    torch.cat,
+    torch.where,
+    *(torch.logical_and, torch.logical_or, torch.logical_not),
+    *(Tensor.__and__, Tensor.__or__, Tensor.masked_fill),
+)
+"""Functions that mean the same for a dense mask of booleans, whatever a model takes its mask for."""
+
+
+def _dense(given: Any) -> Any:
+    """Arguments with tensors in the place of `Seen`, in lists, too."""
+    if isinstance(given, Seen):
+        return given.dense()
+    return type(given)(map(_dense, given)) if isinstance(given, tuple | list) else given
+
+
+def _conditions(function: Any, given: tuple[Any, ...]) -> list[Tensor]:
+    """The arguments of such a function that are to be booleans."""
+    if function is torch.cat:
+        return list(given[0])
+    return [given[1]] if function is Tensor.masked_fill else [given[0]] if function is torch.where else list(given)
+
+
+def _of_booleans(function: Any, one: Seen, other: Any) -> Tensor:
+    other = _dense(other)
+    if not isinstance(other, Tensor) or other.dtype != torch.bool:
+        raise _refused("numbers")
+    made: Tensor = function(one.dense(), other)
+    return made
 
 
 def ranges_of_band(band: Band, n_q: int, n_k: int, shift: Any, device: Any) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,8 @@
 """`attention` with a bias, or a dense mask: its checks, and the call of its operator.
 
-Kernels add numbers to scores, of which -∞ leaves a key out. So a dense mask of booleans is a bias of 0 and -∞, and
-other masks beside a bias are put into it: its shape is then what both broadcast to. Heads that share keys get copies of
-these. Sinks are added to O and L behind the kernels.
+Kernels add numbers to scores, of which -∞ leaves a key out. So a dense mask of booleans is a bias of 0 and -∞, or put
+into the bias, whose shape is then what both broadcast to. Padding, packed sequences and key ranges are ranges of keys,
+which kernels read. Sinks are added to O and L behind the kernels.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
-from pebblesim.kernels.strides import WORDS
-from pebblesim.operator import checks, compiling, definition, eager, masks, operators_of_bias, recorded
+from pebblesim.operator import checks, compiling, eager, masks, operators_of_bias, recorded
 from pebblesim.operator.bias import Limits, in_groups
 from pebblesim.operator.layout import in_one_batch
 from pebblesim.operator.masks import promise
@@ -119,15 +118,13 @@ def attention_with_bias(
         check(query, key, added)
         if reason := unsupported(query, value, added):
             raise UsageError(reason)
-    groups = query.shape[-3] // key.shape[-3]
-    if known is not None or (added.alone and groups == 1):
+    if added.alone:
         out, lse = _with_bias(query, key, value, added.bias, None, scale, within, call, known)
     else:
-        bias, left_out, within = _all_in_one(query, key, added, within, scale)
-        key, value = (each if groups == 1 else each.repeat_interleave(groups, -3) for each in (key, value))
-        call = None if left_out is not None else eager.call_of(query, key, value, (bias,), ("", scale, within))
+        bias, ranges, within = _all_in_one(query, key, added, within)
+        call = None if ranges is not None else eager.call_of(query, key, value, (bias,), ("", scale, within))
         known = None if call is None else _KNOWN.get(call)
-        out, lse = _with_bias(query, key, value, bias, left_out, scale, within, call, known)
+        out, lse = _with_bias(query, key, value, bias, ranges, scale, within, call, known)
     if return_lse or added.sinks is not None:
         lse = lse.masked_fill(lse == torch.inf, -torch.inf).reshape(query.shape[:-1]) * log(2)
     out = out.reshape(*query.shape[:-1], value.shape[-1])
@@ -142,48 +139,24 @@ def attention_with_bias(
 
 
 def _all_in_one(
-    query: Tensor, key: Tensor, added: Added, within: tuple[Any, bool, str], scale: float | None
+    query: Tensor, key: Tensor, added: Added, within: tuple[Any, bool, str]
 ) -> tuple[Tensor, Tensor | None, Any]:
-    """One bias for all that is added to scores and that leaves keys out, keys that batches leave out, and limits.
-
-    Where padding differs from batch to batch, and the bias does not, it would make a table of pairs for each batch.
-    """
-    bias, mask, left_out = added.bias, added.attn_mask, None
+    """One bias for all that is added to scores, ranges of the keys that each query attends to, and limits."""
+    bias, mask, ranges = added.bias, added.attn_mask, None
     if mask is not None and mask.dtype != torch.bool:
         wide = torch.promote_types(query.dtype, torch.float32)  # their sum is not rounded before it meets the scores
         bias, mask = (mask if bias is None else bias.to(wide) + mask.to(wide)), None
-    padding, *others = added.masks_of["key_padding_mask"], added.masks_of["cu_seqlens"], added.masks_of["key_ranges"]
-    if padding is not None:
-        n_q, n_k, batch = query.shape[-2], key.shape[-2], query.shape[:-3].numel()
-        masks.ranges_of_padding(padding, batch, n_q, n_k)
-        kept = ~padding[:, None, None]
-        kept = kept if len(padding) == 1 else kept.unflatten(0, query.shape[:-3])
-        shapes = [each.shape for each in (bias, mask) if each is not None]
-        several = torch.broadcast_shapes(*shapes, kept.shape) != torch.broadcast_shapes(*shapes)
-        large = query.dtype == torch.float16 and bias is not None and bias.dtype != torch.float16
-        if several and len(padding) > 1 and scale != 0 and not large and query.shape[-1] + WORDS <= WIDEST:
-            left_out = padding
-        else:
-            mask = _both(mask, kept)
-    if any(each is not None for each in others):
-        limited = masks.Asked(None, None, *limits(*within, query.shape[-2], key.shape[-2]), 1.0, 0.0, None, False)
-        asked = masks.ranged(query, key, limited, {**added.masks_of, "key_padding_mask": None})
+    if any(each is not None for each in added.masks_of.values()):
+        of = *limits(*within, query.shape[-2], key.shape[-2]), 1.0, 0.0, None, False
+        asked = masks.ranged(query, key, masks.Asked(None, None, *of), added.masks_of)
         assert asked.first is not None and asked.end is not None
-        if asked.first.stride(0) == asked.end.stride(0) == 0:  # all batches have the same
-            asked = asked._replace(first=asked.first[:1], end=asked.end[:1])
-        found = definition.allowed(query, key, asked)
-        assert found is not None
-        mask = _both(mask, found if len(found) == 1 else found.unflatten(0, query.shape[:-3]))
-        within = None, False, "start"
+        ranges, within = torch.stack((asked.first, asked.end), 1), (None, False, "start")
     if mask is not None:
         zero = query.new_zeros(()) if bias is None else bias
         bias = torch.where(mask, zero, -torch.inf)
-    assert bias is not None
-    return bias, left_out, within
-
-
-def _both(one: Tensor | None, other: Tensor) -> Tensor:
-    return other if one is None else one & other
+    if bias is None:
+        bias = query.new_zeros((1,) * query.dim())
+    return bias, ranges, within
 
 
 def _with_bias(
@@ -191,7 +164,7 @@ def _with_bias(
     key: Tensor,
     value: Tensor,
     bias: Tensor,
-    left_out: Tensor | None,
+    ranges: Tensor | None,
     scale: float | None,
     within: tuple[Any, bool, str],
     call: Hashable,
@@ -199,14 +172,15 @@ def _with_bias(
 ) -> tuple[Tensor, Tensor]:
     """O, and L to base 2, in one batch.
 
-    `left_out`: (batch, n_k), keys that a batch leaves out. `call`: what is known of this; None if it is not kept.
+    `ranges`: of the keys that each query attends to, as the operators take them. `call`: what is known of this; None if
+    it is not kept.
     """
     kept = known
     if kept is None:
         kept = Known(*_asked(query, key, bias, scale, within))
     x = (*map(in_one_batch, (query, key, value)), bias.reshape(kept.groups))
     if call is None:
-        out, lse = torch.ops.pebblesim.attention_with_bias(*x, left_out, *kept.asked)
+        out, lse = torch.ops.pebblesim.attention_with_bias(*x, ranges, *kept.asked)
         return out, lse
     if known is None:
         _compile(x, kept.asked)
@@ -261,7 +235,7 @@ def _forward(x: tuple[Tensor, ...], known: Known) -> tuple[Tensor, Tensor]:
         out, lse = found
         return out, lse
     query, key, value, bias = x
-    return operators_of_bias.forward(query, key, value, bias, known.asked)
+    return operators_of_bias.forward(query, key, value, bias, None, *known.asked)
 
 
 def _backward(tensors: tuple[Tensor | None, ...], of_bias: bool, known: Known) -> Any:
@@ -277,7 +251,7 @@ def _backward(tensors: tuple[Tensor | None, ...], of_bias: bool, known: Known) -
             known.backward[kind] = again
     if again is not None and (found := again.if_room(tensors)) is not None:
         return found
-    return operators_of_bias.backward(tensors, of_bias, known.asked)
+    return operators_of_bias.backward(*tensors, None, of_bias, *known.asked)
 
 
 class _Passes(torch.autograd.Function):

@@ -270,7 +270,12 @@ def test_what_both_sides_read_is_held_twice() -> None:
 
 
 TOGETHER = ["flash2-forward", "flash2-backward", "small-cache", "flash", "flash1-forward"]
-IN_ROWS = ["scores-stored-in-rows", "small-cache-forward-in-rows", "small-cache-backward-in-rows"]
+IN_ROWS = [
+    "scores-stored-in-rows",
+    "small-cache-forward-in-rows",
+    "small-cache-backward-in-rows",
+    "small-cache-backward-resident-in-rows",
+]
 
 
 @pytest.mark.one_in(2)

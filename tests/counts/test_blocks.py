@@ -51,7 +51,12 @@ COMPETING = (
     ),
 )
 """Schedules with several blocks that share a cache and change what is moved."""
-IN_ROWS = ("small-cache-forward-in-rows", "scores-stored-in-rows", "small-cache-backward-in-rows")
+IN_ROWS = (
+    "small-cache-forward-in-rows",
+    "scores-stored-in-rows",
+    "small-cache-backward-in-rows",
+    "small-cache-backward-resident-in-rows",
+)
 """Schedules whose blocks cut rows twice, and that `fit` looks for, too."""
 BY_COLUMNS = ("first-rows-by-columns", "first-rows-keys-stay", "first-keys-by-columns")
 """Schedules with several blocks that share a cache, where the words may increase with a block: `best` may be less."""

@@ -156,7 +156,7 @@ def test_a_tile_of_terms_may_have_none_for_a_row_before_others_have_some(mask: s
 
 
 def test_where_rows_are_cut_twice_there_is_no_closed_form_under_a_mask() -> None:
-    for name in ("small-cache-forward-in-rows", "scores-stored-in-rows", "small-cache-backward-in-rows"):
+    for name in (each for each in MASKABLE if each.endswith("-in-rows")):
         with pytest.raises(UsageError, match="a closed form under a mask needs tiles of a whole dimension"):
             formula(SCHEDULES[name].masked, of("causal"))
 

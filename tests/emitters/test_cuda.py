@@ -72,6 +72,7 @@ SPLIT = {
     "row-stationary-absorbed": {"g"},
     "row-stationary-fused": {"g"},
     "small-cache-backward-in-rows": {"dK", "dV"},
+    "small-cache-backward-resident-in-rows": {"dK", "dV"},
     "nested": {"C"},
 }
 """The schedules with a loop that workers can share, and the tensors that they have copies of."""

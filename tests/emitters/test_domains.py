@@ -11,11 +11,21 @@ from strategies import draws
 
 from pebblesim.advice import cards
 from pebblesim.advice.kernels import call_of, kernels
-from pebblesim.advice.tiles import HOPPER as OF_HOPPER, PROBLEM, SMALL_TILINGS, TILINGS, Tiling, kernels_for, tilings
+from pebblesim.advice.tiles import (
+    HOPPER as OF_HOPPER,
+    PARTS,
+    PROBLEM,
+    SMALL_TILINGS,
+    TILINGS,
+    Tiling,
+    kernels_for,
+    tilings,
+)
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.additions import added_to
 from pebblesim.kernels.domains import ATTENTION, GLUON, KERNELS, OF_GLUON, OF_TRITON, Call
 from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.key_ranges import KeyRanges
 from pebblesim.kernels.triton import triton
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
@@ -25,6 +35,20 @@ EVERY = [
     *((problem, each) for pool in (TILINGS, SMALL_TILINGS) for problem in pool for each in pool[problem]),
     *((get(each.schedule).problem.name, each) for each in OF_HOPPER),
 ]
+
+
+def test_tiles_for_few_rows_or_for_ranges_of_keys_alone_are_for_no_others() -> None:
+    """Which rows and masks they are for is a choice, as others are faster there."""
+    few = next(each for _, each in EVERY if each.rows and not each.ranged)
+    ranged = next(each for _, each in EVERY if each.ranged)
+    for tiling, mask in ((few, None), (ranged, KeyRanges())):
+        call = Call({"n_q": tiling.rows, "n_k": 4096, **tiling.widest}, mask)
+        assert tiling.refusal(call) is None
+        refusal = tiling.refusal(call._replace(dims={**call.dims, "n_q": tiling.rows + 1}))
+        assert refusal is not None and f"up to {tiling.rows:,} rows of queries" in refusal.why
+    for mask in (None, Band("causal", None, 0)):
+        refusal = ranged.refusal(Call({"n_q": 8, "n_k": 8, **ranged.widest}, mask))
+        assert refusal is not None and refusal.why.startswith("they know ranges of keys, and not")
 
 
 def written(tiling: Tiling, call: Call) -> bool:
@@ -45,7 +69,7 @@ def under_masks(draw: st.DrawFn) -> tuple[Tiling, Call]:
     before, after = (draw(st.none() | st.sampled_from([0, 5, 127, 128, 500])) for _ in range(2))
     band = Band("band", before, after, at_end=draw(st.booleans()))
     dims = {"n_q": n_q, "n_k": n_k, **tiling.widest}
-    assume(tiling.masked is not False)
+    assume(tiling.masked is not False and not tiling.ranged and (not tiling.rows or n_q <= tiling.rows))
     return tiling, call_of(problem, dims, H200, "bfloat16", band, 1)
 
 
@@ -54,6 +78,10 @@ def under_masks(draw: st.DrawFn) -> tuple[Tiling, Call]:
 def test_a_kernel_is_for_a_mask_if_it_is_written_for_it(case: tuple[Tiling, Call]) -> None:
     tiling, call = case
     assert (tiling.refusal(call) is None) == written(tiling, call)
+
+
+MASKS = {NoneType: None, Band: Band("causal", None, 0), KeyRanges: KeyRanges()}
+"""A mask of each kind."""
 
 
 @pytest.mark.parametrize("tiling", [each for each in OF_HOPPER if "latent" not in each.schedule], ids=str)
@@ -83,9 +111,7 @@ def test_what_is_refused_for_all_kernels_each_refuses_and_sums_in_memory_are_in_
     problem: str, tiling: Tiling
 ) -> None:
     assert tiling.domain.same_bits == (not (tiling.gluon and added_to(get(tiling.schedule).program)))
-    call = Call(
-        {"d": tiling.widths[1], **tiling.widest}, None if NoneType in tiling.domain.masks else Band("causal", None, 0)
-    )
+    call = Call({"d": tiling.widths[1], **tiling.widest}, MASKS[tiling.domain.masks[0]])
     assert tiling.refusal(call) is None or "latent" in tiling.schedule
     others = [call._replace(dims={"d": 1025}), call._replace(dims={**call.dims, "d_v": 8})]
     for other in (*others, call._replace(dtype="float32"), call._replace(capability="7.5")):
@@ -108,7 +134,7 @@ def test_what_attention_takes_has_kernels_for_every_card(way: str, shared: int) 
 
 def test_gluon_kernels_have_domains_of_their_own() -> None:
     """Another name in the table would be a domain that nobody asks."""
-    assert OF_GLUON.keys() <= {each.schedule for each in OF_HOPPER}
+    assert OF_GLUON.keys() <= {each.schedule for each in (*OF_HOPPER, *PARTS)}
     assert OF_TRITON.keys() <= {each.schedule for _, each in EVERY if not each.gluon}
     assert {each.schedule for each in tilings("forward", 2**18, True) if each.domain.copied} == {
         each.schedule for each in OF_HOPPER if get(each.schedule).problem.name == "forward"

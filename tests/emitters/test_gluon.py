@@ -24,7 +24,8 @@ from pebblesim.language.registry import get
 from pebblesim.launches.launches import launches
 
 SCORES, PAIRS, STORED = "scores-stored-resident", "small-cache-backward-resident", "dS-stored-resident"
-TABLES = SCORES, PAIRS, STORED
+IN_ROWS = "small-cache-backward-resident-in-rows"
+TABLES = SCORES, PAIRS, STORED, IN_ROWS
 FORWARD, BACKWARD, ONE_PASS = "flash2-forward", "backward-two-pass-blocked", "flash2-backward-blocked"
 
 BLOCKS = {
@@ -32,6 +33,7 @@ BLOCKS = {
     BACKWARD: {"B_r": 64, "b_c": 16, "B_c": 128, "b_r": 32},
     ONE_PASS: {"B_c": 128, "b_r": 64},
     **{each: {"a": 128, "b": 64, "c": 16, "e": 32} for each in (SCORES, PAIRS)},
+    IN_ROWS: {"C": 256, "a": 128, "b": 64, "c": 16, "e": 32},
     STORED: {"a": 128, "b": 128, "c": 16, "e": 32},
 }
 
@@ -106,6 +108,7 @@ def drawn(data: st.DataObject, name: str) -> tuple[dict[str, int], dict[str, int
     if name in TABLES:
         table = {side: data.draw(st.sampled_from([64, 128])) for side in "ab"}
         blocks = {**table, "c": data.draw(st.sampled_from([16, 32, 64])), "e": data.draw(st.sampled_from([32, 64]))}
+        blocks |= {"C": 256} if name == IN_ROWS else {}
     if name == ONE_PASS:
         blocks = {"B_c": data.draw(st.sampled_from([64, 128])), "b_r": data.draw(st.sampled_from([64, 128]))}
     return {"n_q": n_q, "n_k": n_k, "d_k": d, "d_v": d}, blocks, mask, data.draw(st.integers(2, 4))
@@ -131,7 +134,7 @@ def test_drawn_kernels_move_the_words_of_the_count_give_the_reference_and_have_n
     name: str, seed: int, data: st.DataObject
 ) -> None:
     dims, blocks, mask, stages = drawn(data, name)
-    again = name not in (SCORES, PAIRS) and data.draw(st.booleans())
+    again = name not in (SCORES, PAIRS, IN_ROWS) and data.draw(st.booleans())
     try:
         run(name, dims, blocks, mask, stages, seed, again)
     except UsageError as error:  # a ring of so many slots has no room; one of two slots has
@@ -145,7 +148,7 @@ def test_drawn_kernels_move_the_words_of_the_count_give_the_reference_and_have_n
 @pytest.mark.parametrize("name", [FORWARD, BACKWARD, ONE_PASS, *TABLES])
 def test_kernels_move_the_words_of_the_count_give_the_reference_and_have_no_race(name: str, mask: str | None) -> None:
     run(name, {"n_q": 70, "n_k": 101, "d_k": 24, "d_v": 24}, BLOCKS[name], mask, 2, 7, False)
-    persistent = name not in (SCORES, PAIRS)
+    persistent = name not in (SCORES, PAIRS, IN_ROWS)
     run(name, {"n_q": 150, "n_k": 151, "d_k": 24, "d_v": 24}, BLOCKS[name], mask, 2, 8, persistent)
 
 

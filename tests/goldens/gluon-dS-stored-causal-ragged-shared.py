@@ -286,8 +286,8 @@ def dK_loads(dS_tiles, Q_tiles, dS_part, Q_part, full, free, n_q, n_k, own):
         slot, phase = (k - first) % 4, ((k - first) // 4) & 1
         mbarrier.wait(free.index(slot), phase ^ 1)
         mbarrier.expect(full.index(slot), 32768)
-        tma.async_copy_global_to_shared(dS_tiles, [((head * gl.cdiv(n_q, 128) + k // 2) * gl.cdiv(n_k, 128) + i) * 128 + k % 2 * 64, 0], full.index(slot), dS_part.index(slot))
-        tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, k * 64 // 4, 0, j * 128], full.index(slot), Q_part.index(slot))
+        tma.async_copy_global_to_shared(dS_tiles, [((head * gl.cdiv(n_q, 128) + (first + end - 1 - k) // 2) * gl.cdiv(n_k, 128) + i) * 128 + (first + end - 1 - k) % 2 * 64, 0], full.index(slot), dS_part.index(slot))
+        tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, (first + end - 1 - k) * 64 // 4, 0, j * 128], full.index(slot), Q_part.index(slot))
 
 @gluon.jit
 def dK_rows(w: gl.constexpr, dS_part, Q_part, full, free, dK_tiles, n_q, n_k, own):

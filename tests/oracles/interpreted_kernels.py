@@ -51,6 +51,7 @@ def module_of(text: str) -> Any:
         kind = str(given[0].dtype).removeprefix("torch.")
         shift = others.pop("dL", None)
         tensors = {str(number): each for number, each in enumerate((*given, *others.values()))}
+        sums = [name for name, each in results.items() if each.dtype == torch.float32 != given[0].dtype]
         interpreted = partial(gluon_interpreter.run, pairs=None, seed=len(tensors)) if gluon else triton_interpreter.run
         outputs, _ = interpreted(
             text,
@@ -62,6 +63,8 @@ def module_of(text: str) -> Any:
             shift=None if shift is None else shift.numpy(),
             strides={name: each.stride() for name, each in tensors.items() if each.dim() in (2, 4)},
             results={name: (tuple(each.shape), each.stride()) for name, each in results.items()},
+            wide=sums,
+            begin={name: results[name].numpy() for name in sums},
         )
         found = {name: torch.from_numpy(array) for name, array in outputs.items()}
         for name in results.keys() & found.keys():

@@ -299,6 +299,8 @@ def run(
     strides: dict[str, tuple[int, ...]] | None = None,
     results: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] | None = None,
     wide: Collection[str] = (),
+    begin: dict[str, np.ndarray] | None = None,
+    onto: dict[str, np.ndarray] | None = None,
 ) -> tuple[dict[str, np.ndarray], Counter[tuple[str, str]]]:
     """The outputs of a module's `run`, and the words that it read and wrote, by ("read" or "written", tensor).
 
@@ -307,7 +309,8 @@ def run(
     the gradient of L, if it is an argument. `band`: the allowed pairs, if tables have only the tiles of a band.
     `others`: stand-ins for other modules that the text imports.
     `strides`: of inputs that have some; `results`: shapes and strides of the matrices that are to be written. `wide`:
-    which of these are in float32 whatever the type of the others.
+    which of these are in float32 whatever the type of the others; `begin`: what some of them hold already; `onto`:
+    sums in float32 of contiguous matrices, that results are added to.
     """
     arrays: list[tuple[str, Array]] = []
 
@@ -329,9 +332,14 @@ def run(
         given = [Array(x, kinds[name], (strides or {}).get(name)) for name, x in inputs.items()]
         arrays += zip(inputs, given, strict=True)
         options: dict[str, Any] = {} if shift is None else {"dL": Array(shift, TYPES["float32"])}
+        if onto is not None:
+            options["onto"] = {name: Array(x, TYPES["float32"]) for name, x in onto.items()}
+            arrays += options["onto"].items()
         if results is not None:
             options["results"] = {
-                name: Array(np.full(shape, np.nan), TYPES["float32" if name in wide else dtype], apart)
+                name: Array(
+                    (begin or {}).get(name, np.full(shape, np.nan)), TYPES["float32" if name in wide else dtype], apart
+                )
                 for name, (shape, apart) in results.items()
             }
             arrays += options["results"].items()

@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 
 from pytorch.test_compiled_kernels import module_in, module_text
 
+from pebblesim.kernels.key_ranges import ARGUMENTS, KeyRanges
 from pebblesim.kernels.sequences import SEQUENCES
 from pebblesim.kernels.triton import triton
 from pebblesim.kernels.words import is_float32
@@ -27,6 +28,9 @@ ROOM = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024, 120: 99 * 1024}
 FEW = 48
 """Stores to local memory that a kernel may have."""
 
+RANGES = "ranges"
+"""The mask of kernels that read ranges of keys, here with keys that two heads share."""
+
 SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
@@ -37,17 +41,20 @@ def spills(
 
     Its block takes no more shared memory than the card has for one.
     """
-    words, n, band = "32 bits" if dtype == "float32" else "16 bits", 2**14 - odd, masks.of(mask)
-    made = kernels.kernels_of(which, words, d)
+    words, n = "32 bits" if dtype == "float32" else "16 bits", 2**14 - odd
+    band, made = KeyRanges() if mask == RANGES else masks.of(mask), kernels.kernels_of(which, words, d)
+    made = made._replace(sequences=1) if mask == RANGES else made
     program = kernels.program(which, made, band)
     sizes = {"n_q": n, "n_k": n, "d_k": d, "d_v": d, **made.tiling.blocks, SEQUENCES: max(2, made.sequences)}
-    source = triton(program, sizes, dtype, band, scale=0.1, far=False, shared=1, **kernels.launched(made.tiling))
+    of = {"grouped": 2 if mask == RANGES else 1, **kernels.launched(made.tiling)}
+    source = triton(program, sizes, dtype, band, scale=0.1, far=False, shared=1, **of)
     module, found = module_in(folder, source), {}
     kinds = {name: "float32" if is_float32(program, each) else dtype for name, each in program.tensors.items()}
     kinds |= dict.fromkeys(("bias", "bias_T", "dB"), of_bias)
     for kernel in source.kernels:
-        given = [f"*{SHORT[kinds[name]]}" for name in kernel.tensors]
-        made = compiled(getattr(module, kernel.name), given, architecture, module_text(folder))
+        given, function = [f"*{SHORT[kinds[name]]}" for name in kernel.tensors], getattr(module, kernel.name)
+        given += ["*i32" for name in ARGUMENTS[:-1] if name in function.arg_names]
+        made = compiled(function, given, architecture, module_text(folder))
         assert made.metadata.shared <= ROOM[architecture], (kernel.name, made.metadata.shared)
         if stores := stored(made, folder):
             found[kernel.name] = stores
@@ -106,6 +113,7 @@ def test_no_kernel_spills_much(which: int, d: int, architecture: int, tmp_path: 
 @pytest.mark.parametrize("which", [FORWARD, OF_QUERIES, ACROSS, OF_BIAS])
 def test_no_kernel_spills_much_under_a_mask_or_of_float32(which: int, architecture: int, tmp_path: Path) -> None:
     few(spills(which, 64, True, architecture, "bfloat16", "bfloat16", "causal", tmp_path))
+    few(spills(which, 64, True, architecture, "bfloat16", "bfloat16", RANGES, tmp_path))
     few(spills(which, 64, True, architecture, "float32", "float32", None, tmp_path))
 
 

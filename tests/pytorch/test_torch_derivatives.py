@@ -216,3 +216,27 @@ def test_gradients_of_a_bias_for_several_gradients_of_the_output(of_bias: bool) 
     found = torch.autograd.grad(out, wanted, grads, is_grads_batched=True, retain_graph=True)
     true = [torch.autograd.grad(out, wanted, grad, retain_graph=True) for grad in grads]
     close(list(found), [torch.stack(each) for each in zip(*true, strict=True)])
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("name", ["key_padding_mask", "key_ranges", "cu_seqlens"])
+def test_a_bias_and_masks_under_vmap(name: str, batch: int) -> None:
+    """Each call has masks of its own, and all have one bias."""
+    generator = torch.Generator().manual_seed(2)
+    x = [torch.randn(3, batch, 2, 4, 2, generator=generator, dtype=torch.float64).requires_grad_() for _ in "qkv"]
+    bias = torch.randn(2, 4, 4, generator=generator, dtype=torch.float64).requires_grad_()
+    at = torch.arange(1, 3 * batch + 1).reshape(3, batch, 1) % 4 + 1
+    masks = {
+        "key_padding_mask": torch.arange(4) >= at,
+        "key_ranges": torch.stack((at - 1, at), 1).expand(3, 2, batch, 4).int().contiguous(),
+        "cu_seqlens": torch.stack((torch.zeros(3).long(), at[:, 0, 0], torch.full((3,), 4)), 1),
+    }[name]
+
+    def call(q: Any, k: Any, v: Any, mask: Any) -> Any:
+        return attention(q, k, v, bias=bias, **{name: tuple(mask) if name == "key_ranges" else mask})
+
+    made = torch.vmap(call)(*x, masks)
+    grad = torch.randn(made.shape, generator=generator, dtype=made.dtype)
+    true = torch.stack([call(*(each[at] for each in x), masks[at]) for at in range(3)])
+    found, wanted = (torch.autograd.grad(out, [*x, bias], grad) for out in (made, true))
+    close([made, *found], [true, *wanted])

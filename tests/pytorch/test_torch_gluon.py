@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st  # noqa: E
 from tensors import check_kernels, close, laid  # noqa: E402
 
 from pebblesim.advice import cards, tiles  # noqa: E402
+from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.kernels.key_ranges import KeyRanges  # noqa: E402
 from pebblesim.operator import (  # noqa: E402
     boxes,
@@ -26,8 +27,11 @@ from pebblesim.operator import (  # noqa: E402
     masks,
     operators_of_sinks,
     parallel,
+    parts_of_heads,
+    planning,
     public,
 )
+from pebblesim.operator.cuts import Cut  # noqa: E402
 from pebblesim.operator.layout import BYTES, numbers_from  # noqa: E402
 from pebblesim.operator.pattern import Pattern, band_of  # noqa: E402
 from pebblesim.operator.planning import chosen, chosen_for_latent  # noqa: E402
@@ -155,6 +159,96 @@ def test_latent_attention_of_many_heads_is_trained(interpreted: list[str], mask:
     given = [q, k, k[..., :512], torch.randn(1, 128, 2, 512).half()]
     check_kernels(given, (None, None, *mask, True, 576**-0.5, 0.0, None, True), True)
     assert interpreted == [forward, "small-cache-backward-resident"]
+
+
+BACK_IN_PARTS = {
+    "one head of four": ((2, 8, 2, 35, 41), Cut(1, 1, (35,))),
+    "two heads of four": ((1, 8, 2, 35, 41), Cut(1, 2, (35,))),
+    "two parts of queries": ((2, 4, 2, 150, 150), Cut(1, 2, (128, 150))),
+    "of two KV heads": ((1, 8, 4, 150, 150), Cut(2, 2, (128, 150))),
+    "of both batches, with more keys": ((2, 2, 2, 140, 150), Cut(4, 1, (128, 140))),
+}
+"""Batches, heads, KV heads, queries and keys, and what is computed at once."""
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("case", BACK_IN_PARTS)
+def test_a_backward_pass_in_parts(interpreted: list[str], monkeypatch: Any, case: str) -> None:
+    """Each part adds its terms of dK and dV; the gradient of L and of sinks are those of all parts, too."""
+    (sizes, cut), whole = BACK_IN_PARTS[case], "small-cache-backward-resident"
+    offered = {"flash2-forward", whole}
+    monkeypatch.setattr(tiles, "HOPPER", tuple(tiling for tiling in tiles.HOPPER if tiling.schedule in offered))
+    first = planning._first
+
+    def without_rounds(way: str, *given: Any) -> Any:
+        if way == "backward" and given[-2] is not None:
+            raise UsageError("no kernels for some heads at a time")
+        return first(way, *given)
+
+    monkeypatch.setattr(planning, "_first", without_rounds)
+    monkeypatch.setattr(planning, "ways_to_cut", lambda *given: [cut])
+    torch.manual_seed(3)
+    batch, heads, kv_heads, n_q, n_k = sizes
+    shapes = (batch, heads, n_q, 32), (batch, kv_heads, n_k, 32), (batch, kv_heads, n_k, 32), (batch, heads, n_q, 32)
+    given = [laid(torch.randn(shape).half(), "tokens first") for shape in shapes]
+    room = planning.chosen(
+        "backward",
+        tuple({"n_q": n_q * heads // kv_heads, "n_k": n_k, "d_k": 32, "d_v": 32}.items()),
+        batch * kv_heads,
+        "float16",
+        Pattern(shared=heads // kv_heads),
+        None,
+        H200,
+    ).bytes
+    mask = (None, 0, n_k > n_q)
+    check_kernels(given, (None, None, *mask, 32**-0.5, 0.0, room - 1, False), True, torch.randn(batch, heads))
+    assert interpreted == ["flash2-forward", tiles.IN_PARTS[whole]]
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize(
+    ("backward", "d", "parts"),
+    [
+        ("flash2-backward-blocked", 32, 2),
+        ("backward-two-pass-blocked", 32, 4),
+        ("dS-stored-resident", 32, 2),
+        ("small-cache-backward-resident", 32, 2),
+    ],
+)
+def test_heads_that_share_keys_in_parts(
+    interpreted: list[str], monkeypatch: Any, backward: str, d: int, parts: int
+) -> None:
+    """Each part has its own gradients of keys, in float32, which are added up."""
+    offered = {"flash2-forward", backward}
+    monkeypatch.setattr(tiles, "HOPPER", tuple(tiling for tiling in tiles.HOPPER if tiling.schedule in offered))
+    asked: list[int] = []
+
+    def some(dims: Any, heads: int, *rest: Any) -> int:
+        asked.append(heads)
+        return parts
+
+    monkeypatch.setattr(launching, "long_enough", lambda *given: True)
+    monkeypatch.setattr(launching, "parts_of_heads", some)
+    check((1, 8, 2, 35, 41), d, (None, 0, True), "tokens first", False, True)
+    assert interpreted == ["flash2-forward", backward] and asked == [2]
+
+
+def test_passes_whose_blocks_are_few_take_heads_in_parts() -> None:
+    """138 blocks for 132 multiprocessors are two rounds; with as many heads of keys as blocks fill, none is idle."""
+    card = cards.with_rates(H200)
+
+    def parts(n: int, d: int, heads: int, kv_heads: int, room: int = 2**30, **others: Any) -> int:
+        shared = heads // kv_heads
+        pattern = Pattern(band_of(right=0, rows=shared), shared, **others)
+        dims = tuple({"n_q": n * shared, "n_k": n, "d_k": d, "d_v": d}.items())
+        if not parts_of_heads.long_enough(dims, kv_heads, "bfloat16", pattern, room, card):
+            return 1
+        return parts_of_heads.parts_of_heads(dims, kv_heads, "bfloat16", pattern, room, card)
+
+    assert parts(8704, 96, 16, 2) > 1 and parts(16384, 128, 8, 1) > 1
+    assert parts(4096, 128, 32, 8) == 1  # 256 blocks of different lengths
+    assert parts(8704, 96, 16, 16) == parts(512, 96, 16, 2) == parts(8704, 96, 16, 2, gluon=False) == 1
+    assert parts(8704, 96, 16, 2, 2**20) == 1  # copies of keys have no room
 
 
 def test_more_heads_than_a_tile_has_rows_share_keys_that_are_values() -> None:

@@ -150,20 +150,23 @@ def test_a_forward_pass_in_parts(interpreted: Any, monkeypatch: Any, case: str) 
     close(made, operators.forward(*x[:3], asked, sinks), 1e-3)
 
 
-def chosen_in_parts(n: int, heads: int, kv_heads: int) -> tuple[Any, Any]:
-    """The forward pass at d = 512 under a causal mask, with the usual limit of memory, and without one."""
+IN_PARTS = [(9801, 16, 2), (16384, 16, 2), (32768, 8, 4)]
+"""Queries, heads and KV heads at d = 512, whose tables do not have room."""
+
+
+def chosen_in_parts(way: str, n: int, heads: int, kv_heads: int) -> tuple[Any, Any]:
+    """The kernels of a pass at d = 512 under a causal mask, with the usual limit of memory, and without one."""
     card, shared = cards.with_rates(cards.card("H200")), heads // kv_heads
     dims = {"n_q": n * shared, "n_k": n, "d_k": 512, "d_v": 512}
     arguments = tuple(dims.items()), kv_heads, "bfloat16", Pattern(band_of(right=0, rows=shared), shared)
-    assert planning.chosen("backward", *arguments, 2**30, card).cut is None  # which sums over queries
-    limited, free = (planning.chosen("forward", *arguments, room, card) for room in (2**30, None))
+    limited, free = (planning.chosen(way, *arguments, room, card) for room in (2**30, None))
     return limited, free
 
 
-@pytest.mark.parametrize(("n", "heads", "kv_heads"), [(9801, 16, 2), (16384, 16, 2), (32768, 8, 4)])
+@pytest.mark.parametrize(("n", "heads", "kv_heads"), IN_PARTS)
 def test_whole_tables_of_parts_of_a_forward_pass_beat_some_rows_of_all(n: int, heads: int, kv_heads: int) -> None:
     """Tables of parts have room where those of all have not, and cost little."""
-    limited, free = chosen_in_parts(n, heads, kv_heads)
+    limited, free = chosen_in_parts("forward", n, heads, kv_heads)
     assert limited.forecast.tiling.gluon and limited.cut is not None and free.cut is None
     assert limited.bytes <= 2**30 < free.bytes and limited.cut.ends[-1] == n
     made = planning.plan(n, 512, heads, kv_heads=kv_heads, is_causal=True)
@@ -173,23 +176,43 @@ def test_whole_tables_of_parts_of_a_forward_pass_beat_some_rows_of_all(n: int, h
     assert made.cut is not None and f"  {made.cut.said(heads // kv_heads)}" in str(made).splitlines()
 
 
+@pytest.mark.parametrize(("n", "heads", "kv_heads"), IN_PARTS)
+def test_parts_of_a_backward_pass_have_room_for_tables_and_sums(n: int, heads: int, kv_heads: int) -> None:
+    """dK and dV of all keys are in memory from part to part, in float32, beside the tables of the largest part."""
+    limited, free = chosen_in_parts("backward", n, heads, kv_heads)
+    cut, blocks = limited.cut, limited.forecast.tiling.blocks
+    assert limited.forecast.tiling.schedule == "small-cache-backward-resident-in-rows" and "C" not in blocks
+    assert free.forecast.tiling.schedule == "small-cache-backward-resident" and free.bytes > 2**30 >= limited.bytes
+    rows = [(span.stop - span.start) * cut.heads for span in cut.spans]
+    pairs = (-(-each // 128) * -(-end // 128) * 128**2 for each, end in zip(rows, cut.ends, strict=True))
+    assert limited.bytes == cut.kv_heads * (2 * max(pairs) + 4 * n * (512 + 512))
+    made = planning.plan(n, 512, heads, kv_heads=kv_heads, is_causal=True)
+    first, others = (
+        made.backward[0],
+        [each for each in made.backward if each.tiling.schedule.endswith("backward-in-rows")],
+    )
+    assert first.seconds < 0.9 * min(each.seconds for each in others)
+    assert made.cut_backward == cut and f"  {cut.said(heads // kv_heads)}" in str(made).splitlines()
+
+
 @given(
     n=st.tuples(st.integers(1, 3000), st.integers(0, 3000)),
     heads=st.sampled_from([(1, 1), (2, 1), (4, 8), (3, 2)]),
     mask=st.sampled_from([None, band_of(right=0), band_of(right=0, at_end=True), band_of(9, 0), band_of(right=4)]),
     room=st.integers(1, 2**25),
+    sums=st.just(0) | st.integers(1, 2**22),
 )
-def test_parts_have_all_queries_once_and_their_tables_room(n: Any, heads: Any, mask: Any, room: int) -> None:
-    """Two bytes a pair; queries are cut where the mask lets them, behind multiples of 128."""
+def test_parts_have_all_queries_once_and_their_tables_room(n: Any, heads: Any, mask: Any, room: int, sums: int) -> None:
+    """Two bytes a pair, beside sums of each KV head; queries are cut behind multiples of 128, if the mask lets them."""
     (n_q, more), (kv_heads, shared) = n, heads
     n_k = n_q + more
     tables = 2 * n_q * n_k * shared
-    for cut in cuts(Pattern(mask, shared), n_q, n_k, kv_heads, tables, room):
+    for cut in cuts(Pattern(mask, shared), n_q, n_k, kv_heads, tables, room, sums):
         assert kv_heads % cut.kv_heads == shared % cut.heads == 0 and cut.ends[-1] == n_q
         lengths, keys = [each.stop - each.start for each in cut.spans], cut.keys(Pattern(mask, shared), n_k)
         assert min(lengths) > 0 and sum(lengths) == n_q and not any(end % 128 for end in cut.ends[:-1])
         most = max(rows * columns for rows, columns in zip(lengths, keys, strict=True))
-        assert 2 * most * cut.kv_heads * cut.heads <= room
+        assert (2 * most * cut.heads + sums) * cut.kv_heads <= room
         if len(lengths) > 1:
             assert mask is None or ((mask.before, mask.after) == (None, 0) and (mask.at_end or not more))
             assert cut.heads == shared and (mask is None or cut.pattern(Pattern(mask, shared)).mask.at_end)

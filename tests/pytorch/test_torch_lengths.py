@@ -282,9 +282,8 @@ def test_traced_passes_launch_what_untraced_ones_do(told: Told, d: int) -> None:
     lengths = [500, 511, 497, 512, 400, 384, 272, 257, 505, 448, 300]
     recorded._KINDS.clear()
     assert all(check(told, (2, 3, 1, n, n), d, None, 0) == 2 for n in lengths)
-    assert (
-        sum(len(each.traced or ()) for each in recorded._KINDS.values()) <= 8
-    )  # both passes, of 16 and 256 tokens or not
+    # both passes, of 16 and 256 tokens or not, and 448 tokens, which tiles divide along queries and not along keys
+    assert sum(len(each.traced or ()) for each in recorded._KINDS.values()) <= 9
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.gpu.torch import attention  # noqa: E402
 from pebblesim.operator import masks as ours, transformers_masks as masks  # noqa: E402
 from pebblesim.operator.transformers import REFUSED, attend, seen  # noqa: E402
-from pebblesim.operator.transformers_masks import band_of  # noqa: E402
+from pebblesim.operator.transformers_masks import Seen, band_of  # noqa: E402
 
 LONGEST = 64
 
@@ -211,7 +211,7 @@ def test_which_functions_are_bands() -> None:
 
 
 def test_a_mask_that_somebody_made_is_not_taken_for_ours() -> None:
-    """Integers (batch, 1, n, 2) for two keys, in any type, are a dense mask; so are a mask's parts after arithmetic."""
+    """Integers (batch, 1, n, 2) for two keys, in any type, are a dense mask; arithmetic with a mask is refused."""
     x = tensors(1, 2, 2)
     for kind in (torch.int32, torch.int64, torch.uint8, torch.float16):
         with pytest.raises(UsageError, match="attn_mask is of torch"):
@@ -222,15 +222,15 @@ def test_a_mask_that_somebody_made_is_not_taken_for_ours() -> None:
         lambda: bias + ours,
         lambda: ours * 2,
         lambda: 1.0 - ours,
-        lambda: ~ours,
         lambda: ours == 0,
-        lambda: ours[0],
-        lambda: ours[:, :, ::2],
-        lambda: ours[..., 1:],
+        lambda: ours & bias,
+        lambda: ours ^ ours,
         lambda: ours.to(torch.float32),
         lambda: ours.masked_fill(bias > 0, 0),
-        lambda: torch.cat([ours, ours]),
-        lambda: torch.where(ours, bias, 1.0),
+        lambda: bias.masked_fill(bias > 0, 0) + ours,
+        lambda: torch.cat([ours, bias]),
+        lambda: torch.where(bias, ours, 1.0),
+        lambda: torch.softmax(ours, -1),
         lambda: ours.sparsity(),
     ):
         with pytest.raises(UsageError, match="has the first and the last key of each query in the place of a mask"):
@@ -241,6 +241,35 @@ def test_a_mask_that_somebody_made_is_not_taken_for_ours() -> None:
         and ours.to("cpu").shape == ours.shape == (1, 1, 2, 2)
         and ours.ndim == 4
     )
+
+
+@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize("padded", [False, True])
+def test_what_means_the_same_for_booleans(window: int | None, padded: bool) -> None:
+    """Single rows and columns, and functions of booleans, are those of the dense mask that transformers would make."""
+    from transformers.masking_utils import sdpa_mask
+
+    padding = torch.ones(2, 5, dtype=torch.bool)
+    padding[1, : 2 * padded] = False
+    function = theirs.sliding_window_causal_mask_function(window) if window else theirs.causal_mask_function
+    given = {"mask_function": function, "attention_mask": padding, "allow_is_causal_skip": False, "device": "cpu"}
+    made_here, dense = seen(2, 5, 5, **given), sdpa_mask(2, 5, 5, **given)
+    none = ~dense.any(-1, keepdim=True)  # transformers lets a query without a key see all
+    assert isinstance(made_here, Seen) and made_here.dtype == torch.bool and made_here.device == dense.device
+    assert torch.equal(made_here.dense(), dense & ~none) and made_here.dense().shape == made_here.shape
+    dense, other, numbers = made_here.dense(), torch.rand(2, 1, 5, 5) < 0.5, torch.randn(2, 1, 5, 5)
+    for made, right in (
+        (lambda x: x[0], lambda x: x[0]),
+        (lambda x: x[:, 0, :, :], lambda x: x[:, 0]),
+        (lambda x: x[..., 1:], lambda x: x[..., 1:]),
+        (lambda x: ~x, lambda x: ~x),
+        (lambda x: x & other, lambda x: x & other),
+        (lambda x: other | x, lambda x: other | x),
+        (lambda x: torch.cat([x, other, x], -1), lambda x: torch.cat([x, other, x], -1)),
+        (lambda x: torch.where(x, numbers, 1.0), lambda x: torch.where(x, numbers, 1.0)),
+        (lambda x: numbers.masked_fill(x, 2.0), lambda x: numbers.masked_fill(x, 2.0)),
+    ):
+        assert torch.equal(made(made_here), right(dense))
 
 
 def test_layers_without_a_mask() -> None:

@@ -43,8 +43,11 @@ OTHERS = {
     "Qwen3NextForCausalLM": "equal",  # layers of other kinds between
     "T5ForConditionalGeneration": "equal",  # position biases
     "DogeForCausalLM": "refused",  # masks of numbers
-    "T5Gemma2ForConditionalGeneration": "refused",  # two masks put together
-    "GlmMoeDsaForCausalLM": "refused",  # keys chosen one by one
+    "T5Gemma2ForConditionalGeneration": "equal",  # two masks put together
+    "GlmMoeDsaForCausalLM": "equal",  # keys chosen one by one
+    "Qwen4ExpForCausalLM": "equal",  # a mask that is joined with another
+    "Inkling2ForCausalLM": "equal",  # sinks of single queries
+    "MiniMaxM3VLTextModel": "refused",  # keys chosen block by block
     "FalconForCausalLM": "own attention",
 }
 

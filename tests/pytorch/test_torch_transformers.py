@@ -20,6 +20,7 @@ from transformers.models.gemma4 import Gemma4ForCausalLM, Gemma4TextConfig  # no
 
 from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.operator.transformers import attend, register, seen  # noqa: E402
+from pebblesim.operator.transformers_masks import Seen  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -214,8 +215,8 @@ def test_compiled_whole(name: str) -> None:
 
 def test_what_a_layer_may_not_ask_for() -> None:
     x = torch.zeros(1, 2, 4, 8)
-    with pytest.raises(UsageError, match="has no sinks of single queries; give this model another attn_implementation"):
-        attend(None, x, x, x, None, sinks=torch.zeros(1, 2, 4, 1))
+    with pytest.raises(UsageError, match="has no block_indices; give this model another attn_implementation"):
+        attend(None, x, x, x, None, block_indices=torch.zeros(1, 2, 4, 1))
     layer = torch.nn.Module()
     layer.sinks = torch.nn.Parameter(torch.zeros(2))
     with pytest.raises(UsageError, match="has no sinks that a layer keeps to itself; give this model another"):
@@ -228,6 +229,27 @@ def test_what_a_layer_may_not_ask_for() -> None:
 
         once._SAID.clear()
         attend(None, x, x, x, torch.zeros(1, 1, 4, 4), dropout=0.1, fallback="sdpa")
+
+
+def test_sinks_and_keys_of_single_queries() -> None:
+    """Against the softmax with one more column; keys are chosen one by one beside a mask, and one query sees none."""
+    torch.manual_seed(1)
+    q, k, v = (torch.randn(2, heads, 5, 8, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2))
+    sinks = torch.randn(2, 4, 5, 1, dtype=torch.float64, requires_grad=True)
+    indices = torch.stack([torch.randperm(5)[:3] for _ in range(10)]).view(2, 5, 3)
+    indices[0, 0] = 4  # behind the first query
+    for mask in (seen(2, 5, 5, device="cpu"), torch.rand(2, 1, 5, 5) < 0.7, torch.zeros(2, 1, 5, 5).log()):
+        made, _ = attend(None, q, k, v, mask, scaling=0.3, sinks=sinks, indices=indices)
+        S = 0.3 * q @ k.repeat_interleave(2, 1).mT
+        only = torch.zeros(2, 5, 5, dtype=torch.bool).scatter(-1, indices, True)[:, None]
+        dense = torch.ones(5, 5, dtype=torch.bool).tril() if isinstance(mask, Seen) else mask
+        allowed = only & dense if dense.dtype == torch.bool else only & (dense > -torch.inf)
+        P = torch.cat([S.masked_fill(~allowed, -torch.inf), sinks], -1).softmax(-1)[..., :-1]
+        O = (P @ v.repeat_interleave(2, 1)).transpose(1, 2)
+        dO = torch.randn_like(O)
+        right, found = (torch.autograd.grad(each, (q, k, v, sinks), dO, retain_graph=True) for each in (O, made))
+        for mine, its in zip((made, *found), (O, *right), strict=True):
+            torch.testing.assert_close(mine, its, rtol=1e-9, atol=1e-12)
 
 
 def test_the_two_lines_of_the_readme(tmp_path: Path) -> None:

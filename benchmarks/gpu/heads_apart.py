@@ -1,0 +1,155 @@
+"""Latent attention whose heads share few keys, trained with these heads in parts and together; on a Hopper GPU.
+
+    python benchmarks/gpu/heads_apart.py -o FOLDER [--seed 1] [--drawn 2] [--time-limit 150]
+
+Keys have 576 columns, of which the first 512 are the values. For 128 heads and 1,024 keys, for shapes that the seed
+draws, and for some others, `attention` is timed with gradients: on the card alone, with launches, and kernel by kernel,
+with so many parts of the heads. A row has the times in microseconds, TFLOP/s of useful operations, errors against
+float64 at some hundred keys, and whether a second call gives the same bits. What is there is not measured again.
+`--table` shows the rows, without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+D_K, D_V = 576, 512
+
+SHAPES = ((1024, 128), (1024, 64), (2048, 64), (2048, 128), (512, 128), (4096, 16))
+"""Keys, and heads that share them."""
+
+FEWEST, MOST = 300, 3000
+"""Keys that are drawn."""
+
+
+def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
+    """A row for each shape, mask and number of parts; that which `attention` takes is the first."""
+    from pebblesim.advice import cards
+    from pebblesim.operator import launching
+
+    chance = random.Random(asked.seed)
+    drawn = [(chance.randint(FEWEST, MOST), chance.choice((16, 64, 128))) for _ in range(asked.drawn)]
+    chosen = launching.parts_of_heads
+    for n, heads in (SHAPES[0], *drawn, *SHAPES[1:]):
+        most = max(1, cards.of_device(torch.cuda.get_device_properties(0)).size("multiprocessors") // -(-n // 128))
+        for causal in (False, True):
+            for parts in (0, 1, *(2**at for at in range(1, heads.bit_length()) if most / 4 < 2**at <= 2 * most)):
+                key = f"{heads} heads, n = {n}, {'causal' if causal else 'none'}, {parts or 'chosen'} parts"
+                if key in known or (parts > 1 and asked.few and (n, heads) != SHAPES[0]):
+                    continue
+                seen: list[int] = []
+
+                def some(*given: Any, parts: int = parts, seen: list[int] = seen) -> int:
+                    seen.append(parts or chosen(*given))
+                    return seen[-1]
+
+                launching.parts_of_heads = some
+                row = {"key": key, "n": n, "heads": heads, "causal": causal, "seed": asked.seed}
+                row |= {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
+                try:
+                    yield row | measured(torch, n, heads, causal) | {"parts": seen[-1]}
+                except Exception as error:
+                    yield row | {"error": f"{type(error).__name__}: {error}"[:300]}
+                torch.cuda.empty_cache()
+
+
+def forget() -> None:
+    """Forget the passes that were made: the next ones may have other parts."""
+    from pebblesim.operator import eager, recorded
+
+    for table in (recorded._KINDS, recorded._KEPT, recorded._SEEN, eager._CHECKED, eager._ALIKE):
+        table.clear()
+
+
+def measured(torch: Any, n: int, heads: int, causal: bool) -> dict[str, Any]:
+    """Times of both passes, and of forward alone; errors and bits at some hundred keys."""
+    from timing import by_kernel, together
+
+    from pebblesim.gpu.torch import attention
+
+    def inputs(n: int) -> list[Any]:
+        make = torch.Generator(device="cuda").manual_seed(n)
+        shapes = (heads, D_K), (1, D_K), (heads, D_V)
+        return [torch.randn(1, h, n, d, device="cuda", dtype=torch.bfloat16, generator=make) for h, d in shapes]
+
+    def attend(q: Any, k: Any) -> Any:
+        return attention(q, k, k[..., :D_V], is_causal=causal, enable_gqa=True)
+
+    forget()
+    few = min(n, 131 + n % 64)
+    q, k, dO = inputs(few)
+    leaves = [each.requires_grad_() for each in (q, k)]
+    found, again = (torch.autograd.grad(attend(*leaves), leaves, dO) for _ in "12")
+    wide = [each.detach().double().requires_grad_() for each in leaves]
+    scores = wide[0] @ wide[1].transpose(2, 3) * D_K**-0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones(few, few, device="cuda", dtype=torch.bool).triu(1), -torch.inf)
+    right = torch.autograd.grad(torch.softmax(scores, -1) @ wide[1][..., :D_V], wide, dO.double())
+    wrong = [float(f"{(a - b).norm() / b.norm():.2e}") for a, b in zip(found, right, strict=True)]
+    same = all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
+    del scores, wide, right, found, again
+
+    q, k, dO = inputs(n)
+    leaves = [each.requires_grad_() for each in (q, k)]
+    calls = {
+        "forward": [lambda: attend(*(each.detach() for each in leaves))],
+        "both": [lambda: torch.autograd.grad(attend(*leaves), leaves, dO)],
+    }
+    times = together(torch, calls, 3)
+    pairs = n * n * heads * (0.5 if causal else 1.0)
+    useful = {"forward": 2 * pairs * (D_K + D_V), "both": 2 * pairs * (4 * D_K + 3 * D_V)}
+    spent = {name: each["card_us"] for name, each in times.items()} | {"wall": times["both"]["wall_us"]}
+    spent["backward"] = spent["both"] - spent["forward"]
+    useful |= {"wall": useful["both"], "backward": useful["both"] - useful["forward"]}
+    rates = {name: round(useful[name] / each * 1e-6) for name, each in spent.items()}
+    peak = torch.cuda.max_memory_allocated() >> 20
+    kernels = by_kernel(torch, calls["both"][0])
+    return {"times": times, "tflops": rates, "errors": wrong, "same_bits": same, "MiB": peak, "kernels": kernels}
+
+
+def table(found: list[dict[str, Any]]) -> str:
+    """The rows as a table."""
+    lines = ["| heads, keys | mask | parts | forward | backward | both | both, with launches |", "|---" * 7 + "|"]
+    for row in found:
+        if "tflops" in row:
+            mask, rates = "causal" if row["causal"] else "none", row["tflops"]
+            said = [f"{row['heads']}, {row['n']:,}", mask, str(row["parts"])]
+            said += [str(rates[name]) for name in ("forward", "backward", "both", "wall")]
+            lines.append(f"| {' | '.join(said)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--drawn", type=int, default=2, help="shapes that the seed draws")
+    parser.add_argument("--few", action="store_true", help="other numbers of parts for the first shape alone")
+    parser.add_argument("--time-limit", type=float, default=150.0)
+    parser.add_argument("--table", action="store_true", help="show the rows that are there")
+    asked = parser.parse_args()
+    asked.output.mkdir(parents=True, exist_ok=True)
+    file, until = asked.output / "heads_apart.jsonl", time.monotonic() + asked.time_limit
+    found = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    if asked.table:
+        print(table(found))
+        return
+    import torch
+
+    with file.open("a", encoding="utf-8") as out:
+        for row in rows(torch, asked, {each["key"] for each in found}):
+            out.write(json.dumps(row) + "\n")
+            out.flush()
+            print(json.dumps(row)[:700], flush=True)
+            if time.monotonic() > until:
+                return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Backward passes that take the heads that share keys in parts: when, and what that costs. Without PyTorch.
+
+The gradients of keys are sums over the queries of all heads that share them. Blocks of kernels have some keys each. So
+where these are few beside a card's multiprocessors, or as many and some more, much of the card is idle: 128 heads on
+one latent and 1,024 keys have products of 24 tiles, and 16 heads on 2 with 8,730 keys have 138 blocks for 132. Each
+part of the heads has a copy of K and V, and gradients of these in float32, which are added up in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from pebblesim.advice import cards
+from pebblesim.core.sizes import BYTES
+from pebblesim.operator.pattern import Pattern
+from pebblesim.operator.planning import KEPT, Dims, chosen, first_at
+
+IN_PARTS = (
+    "small-cache-backward-resident",
+    "dS-stored-resident",
+    "flash2-backward-blocked",
+    "backward-two-pass-blocked",
+)
+"""Schedules whose kernels take the heads that share keys in parts."""
+
+LONG_ENOUGH = 3e-4
+"""Seconds of a backward pass from which on heads are taken in parts: shorter ones wait for the host."""
+
+GAIN = 1.1
+"""Factor by which a pass is to be faster with its heads in parts, by the forecast."""
+
+NUMBERS = 2, 4, 8, 16
+"""Numbers of parts that are tried."""
+
+
+@lru_cache(maxsize=KEPT)
+def long_enough(dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card) -> bool:
+    """Whether a backward pass may have its heads in parts: arguments as for `parts_of_heads`, rounded further."""
+    if pattern.shared == 1 or not pattern.gluon:
+        return False
+    made = chosen("backward", dims, heads, dtype, pattern, room, card)
+    return first_at(made, dict(dims), card, dtype, heads, pattern).seconds >= LONG_ENOUGH
+
+
+@lru_cache(maxsize=KEPT)
+def parts_of_heads(dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card) -> int:
+    """In how many parts a backward pass takes the heads that share keys; 1 if it takes them together.
+
+    Args:
+        dims: n_q (rows of all heads that share keys), n_k, d_k and d_v, rounded.
+        heads, dtype, pattern, room, card: as for `chosen`.
+
+    Raises:
+        UsageError: no kernel fits into this room.
+    """
+    made = chosen("backward", dims, heads, dtype, pattern, room, card)
+    least, found = first_at(made, dict(dims), card, dtype, heads, pattern).seconds / GAIN, 1
+    for parts in (number for number in NUMBERS if pattern.shared % number == 0):
+        own, some = of_part_of_heads(pattern, parts), sizes_of_part(dims, parts)
+        made = chosen("backward", some, heads * parts, dtype, own, None, card)
+        taken, tiling = made.bytes + bytes_of_parts(dims, heads, parts, dtype), made.forecast.tiling
+        if (room is not None and taken > room) or not tiling.gluon or tiling.schedule not in IN_PARTS:
+            continue
+        seconds = first_at(made, dict(some), card, dtype, heads * parts, own).seconds
+        seconds += seconds_of_parts(dims, heads, parts, dtype, card)
+        if seconds < least:
+            least, found = seconds, parts
+    return found
+
+
+def sizes_of_part(dims: Dims, parts: int) -> Dims:
+    """The sizes of a part of the heads that share keys."""
+    return tuple((name, size // parts if name == "n_q" else size) for name, size in dims)
+
+
+def of_part_of_heads(pattern: Pattern, parts: int) -> Pattern:
+    """The pattern of each of so many parts of the heads that share keys."""
+    shared = pattern.shared // parts
+    return pattern._replace(shared=shared, mask=pattern.mask and replace(pattern.mask, rows=shared))
+
+
+def words_of_parts(n_k: int, d_k: int, d_v: int, heads: int, parts: int) -> dict[str, int]:
+    """Words that are moved besides for heads in parts.
+
+    Returns:
+        "copied": of K and V, in 16 bits, read once and written for each part. "summed": of their gradients in float32:
+        each part writes them, and the sums read them; the gradients of all are written once more, as without parts.
+    """
+    keys = heads * n_k * (d_k + d_v)
+    return {"copied": (1 + parts) * keys, "summed": 2 * parts * keys}
+
+
+def bytes_of_parts(dims: Dims, heads: int, parts: int, dtype: str) -> int:
+    """Bytes of the copies of keys and values for parts of the heads, and of their gradients in float32."""
+    sizes = dict(dims)
+    return parts * heads * sizes["n_k"] * (sizes["d_k"] + sizes["d_v"]) * (BYTES[dtype] + 4)
+
+
+def seconds_of_parts(dims: Dims, heads: int, parts: int, dtype: str, card: cards.Card) -> float:
+    """A forecast of the copies of keys and values, and of the sums: four launches that memory binds."""
+    moved = 2 * bytes_of_parts(dims, heads, parts, dtype)
+    return moved / card.rates["memory"].value + 4 * (card.rates["launch"].value + card.rates["start"].value)

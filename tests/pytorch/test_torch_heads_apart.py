@@ -1,0 +1,168 @@
+"""Backward passes that take the heads that share keys in parts: when, by kernels of the CPU, and as they are traced."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import interpreted_kernels  # noqa: E402
+from checkout import ROOT, TESTS  # noqa: E402
+from tensors import check_kernels  # noqa: E402
+
+from pebblesim.advice import cards, tiles  # noqa: E402
+from pebblesim.operator import fresh, heads_apart, launching, parts_of_heads as parts  # noqa: E402
+from pebblesim.operator.pattern import Pattern, band_of  # noqa: E402
+from pebblesim.operator.planning import chosen  # noqa: E402
+
+H200 = cards.card("H200")
+ROOM = 2**30
+
+
+def taken(n: int, shared: int, heads: int = 1, room: int | None = ROOM, **of: Any) -> int:
+    """Parts of latent heads, of 576 columns of which 512 are the values."""
+    dims = (("n_q", n * shared), ("n_k", n), ("d_k", of.pop("d_k", 576)), ("d_v", of.pop("d_v", 512)))
+    card, pattern = of.pop("card", H200), Pattern(shared=shared)._replace(**of)
+    return parts.parts_of_heads(dims, heads, "bfloat16", pattern, room, card)
+
+
+def test_few_keys_of_many_heads_are_taken_in_parts() -> None:
+    """As many parts as there are multiprocessors for tiles of 128 keys; none where that would not be faster."""
+    assert taken(1024, 128) == 16 and taken(2048, 64) == 8 and taken(1024, 128, mask=band_of(right=0, rows=128)) == 16
+    assert taken(4096, 16) == taken(16384, 16) == 1  # tiles enough
+    assert taken(1024, 128, heads=16) == taken(1024, 1, heads=2) == taken(256, 16) == 1  # heads enough; one; too short
+    assert taken(1024, 96, d_k=128, d_v=128) == 1  # other schedules were not measured so
+    assert taken(1024, 128, gluon=False) == taken(1024, 128, card=cards.with_rates(cards.card("A100"))) == 1
+
+
+def test_parts_need_room() -> None:
+    dims = (("n_q", 2**17), ("n_k", 1024), ("d_k", 576), ("d_v", 512))
+    needed = parts.bytes_of_parts(dims, 1, 16, "bfloat16")
+    assert needed == 16 * 1024 * (576 + 512) * (2 + 4)
+    assert taken(1024, 128, room=needed - 1) == 1
+    own, some = parts.of_part_of_heads(Pattern(shared=128), 16), parts.sizes_of_part(dims, 16)
+    assert chosen("backward", some, 16, "bfloat16", own, None, H200).bytes + needed < ROOM
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Tensors on the CPU go through Gluon kernels, run by the interpreter; the texts of these."""
+    texts: list[str] = []
+
+    def module_of(text: str) -> Any:
+        texts.append(text)
+        return interpreted_kernels.module_of(text)
+
+    offered = {"flash2-forward", "small-cache-backward-resident"}
+    monkeypatch.setattr(launching, "module_of", module_of)
+    monkeypatch.setattr(launching, "card_of", lambda *given: H200)
+    monkeypatch.setattr(tiles, "HOPPER", tuple(each for each in tiles.HOPPER if each.schedule in offered))
+    monkeypatch.setattr(tiles, "TILINGS", {"forward": (), "backward-qkv": ()})
+    interpreted_kernels.forget()
+    with fresh.filled(torch.nan):
+        yield texts
+    interpreted_kernels.forget()
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize(
+    ("sizes", "number", "mask", "sinks", "together"),
+    [
+        ((1, 4, 1, 9, 70), 4, (None, None, False), False, True),
+        ((2, 4, 2, 20, 41), 2, (None, 0, True), True, False),
+        ((1, 8, 2, 10, 41), 4, (9, 4, True), False, False),
+    ],
+)
+def test_gradients_of_parts_are_added_up(
+    interpreted: list[str], monkeypatch: Any, sizes: Any, number: int, mask: Any, sinks: bool, together: bool
+) -> None:
+    """Against the definition: batches, sinks, values that are a part of keys, and words of all parts in float32."""
+    batch, heads, kv_heads, n_q, n_k = sizes
+    seen: list[Any] = []
+    monkeypatch.setattr(launching, "parts_of_heads", lambda *given: number)
+    sums = heads_apart.add_up
+    monkeypatch.setattr(heads_apart, "add_up", lambda made, to: (seen.append(made), sums(made, to)))
+    torch.manual_seed(n_q)
+    q, k, v = (torch.randn(batch, h, n, 32).half() for h, n in ((heads, n_q), (kv_heads, n_k), (kv_heads, n_k)))
+    v = k[..., :16] if together else v
+    given = [q, k, v, torch.randn(batch, heads, n_q, v.shape[-1]).half()]
+    rest = (None, None, *mask, 0.2, 0.0, None, True)
+    check_kernels(given, rest, True, torch.randn(batch, heads) if sinks else None)
+    (made,) = seen
+    assert all(made[name].dtype == torch.float32 for name in heads_apart.OF_KEYS)
+    assert made["dK"].shape[:2] == (batch, kv_heads * number)
+    assert "dV_tiles" not in interpreted[-1] and "dQ_tiles" in interpreted[-1]  # threads store dV and dK
+
+
+@pytest.mark.slow
+def test_passes_in_parts_are_traced(monkeypatch: Any) -> None:
+    """They launch what is launched when nothing is traced, by a stand-in for the driver."""
+    pytest.importorskip("triton")
+    from pytorch.test_torch_lengths import Told, check
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(launching, "parts_of_heads", lambda *given: 4)
+        told = Told(patched)
+        assert [check(told, (1, 1, 16, n, n), 512, None, None) for n in (200, 210)] == [2, 2]
+        kernels = [each for each in told.noted if each[0] == "launch"]
+        assert len(kernels) == 11  # K, V and L for parts; v, P, dV, dS, dQ, dK; two sums
+    launching.loaded.cache_clear()
+
+
+def against_pytorch(seed: int, draws: int) -> None:
+    """Compare the kernels beside a pass with PyTorch: rows that lie apart, odd widths, several heads of keys."""
+    from triton.runtime import interpreter
+
+    from pebblesim.operator import kernel_of_parts, layout
+
+    patch: Any = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:  # NumPy 2.5 takes no array of one number for an integer
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patched
+    kernel_of_parts._kernel = lambda function, *of: function
+    kernel_of_parts.ORDERS = kernel_of_parts.orders
+    layout.on_gpu = lambda x: True
+    chance = random.Random(seed)
+    torch.manual_seed(seed)
+    for _ in range(draws):
+        batch, heads, number, each = (chance.randint(1, 3) for _ in range(4))
+        n, d = chance.choice([1, 5, 70]), chance.choice([16, 20, 72])
+        x = torch.randn(batch, n, heads, 80).half().transpose(1, 2)[..., :d]
+        made = heads_apart._repeated(x, number)
+        assert torch.equal(made, x.repeat_interleave(number, 1))
+        of_parts = heads_apart.room_for_parts({"dK": x, "dV": x}, number)
+        for part in of_parts.values():
+            part.normal_()
+        whole = torch.full((2, *x.shape[:3], 72), torch.nan).half()[..., :d]
+        heads_apart.add_up(of_parts, dict(zip(heads_apart.OF_KEYS, whole, strict=True)))
+        for name, found in zip(heads_apart.OF_KEYS, whole, strict=True):
+            right = torch.zeros(x.shape)
+            for part in range(number):
+                right += of_parts[name].unflatten(1, (heads, number))[:, :, part]
+            assert torch.equal(found, right.half())
+        L = torch.randn(batch * heads, n * number * each)
+        apart = heads_apart._in_parts(L, n, number * each, number)
+        assert torch.equal(apart.view(-1, number, n, each), L.view(-1, n, number, each).transpose(1, 2))
+        further = torch.nn.functional.pad(apart, (0, 3))
+        assert torch.equal(heads_apart.numbers_of_all(further, n, number * each, number), L)
+
+
+@pytest.mark.slow
+def test_kernels_beside_a_pass_are_those_of_pytorch() -> None:
+    """Under Triton's own interpreter."""
+    here = Path(__file__)
+    paths = os.pathsep.join(map(str, (here.parent, TESTS, TESTS / "oracles", ROOT)))
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": paths}
+    run = f"import {here.stem} as test; test.against_pytorch(1, 12)"
+    subprocess.run([sys.executable, "-c", run], env=environment, check=True)
