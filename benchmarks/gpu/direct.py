@@ -15,7 +15,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,12 @@ def main() -> None:
 
     import torch
 
-    from pebblesim.operator import recorded
+    from pebblesim.operator import native, recorded
 
-    say(card=torch.cuda.get_device_name(), driver=recorded.driver() is not None)
-    for part in (_lengths, _latent, _masked, _graphs, _streams, _threads, _freed, _kinds):
+    if (thread := native.begin()) is not None:  # PEBBLESIM_NATIVE=0: by Python alone
+        thread.join()
+    say(card=torch.cuda.get_device_name(), driver=recorded.driver() is not None, native=native.state())
+    for part in (_graphs, _streams, _threads, _freed, _biased, _latent, _masked, _lengths, _kinds):
         try:
             part(torch, say, until)
         except Exception as error:  # which is what this is about
@@ -104,13 +106,15 @@ def _made(torch: Any, shape: Any, x: list[Any]) -> list[Any]:
 def _unknown() -> Any:
     """Let nothing be known of any pass."""
     from pebblesim.operator import eager, recorded
+    from pebblesim.operator.recent import Recent
 
     found, recorded.sizes_of = recorded.sizes_of, lambda *given: None
+    alike, eager._ALIKE = eager._ALIKE, Recent(eager.MOST)
     eager._CHECKED.clear()
     try:
         yield
     finally:
-        recorded.sizes_of = found
+        recorded.sizes_of, eager._ALIKE = found, alike
         eager._CHECKED.clear()
 
 
@@ -129,7 +133,7 @@ def _lengths(torch: Any, say: Callable[..., None], until: float) -> None:
         if time.monotonic() > until:
             return
         drawn, worst = random.Random(7), 0.0
-        for turn in range(40):
+        for turn in range(20):
             n = drawn.choice((drawn.randint(1, 64), drawn.randint(257, 512), drawn.randint(257, 512), 512, 384))
             x = _tensors(torch, shape, n, n if turn % 5 else drawn.randint(257, 512))
             made = _made(torch, shape, x)
@@ -138,7 +142,7 @@ def _lengths(torch: Any, say: Callable[..., None], until: float) -> None:
             worst = max(worst, far := _far(made, right))
             if far > SAME:
                 say(part="lengths", shape=str(shape), n=n, n_k=x[1].shape[2], off=far)
-        traced = sum(len(each.traced or ()) for each in recorded._KINDS.values())
+        traced = sum(len(each.traced) for each in recorded._KINDS.values())
         say(part="lengths", shape=str(shape), off=worst, right=worst <= SAME, traced=traced)
 
 
@@ -201,6 +205,25 @@ def _masked(torch: Any, say: Callable[..., None], until: float) -> None:
                     right = [out, *torch.autograd.grad(out, learning, x[3])]
                 worst = max(worst, *(_far(each, right) for each in found))
             say(part="masked", of=draw.__name__, d=d, off=worst, right=worst <= SAME)
+
+
+def _biased(torch: Any, say: Callable[..., None], until: float) -> None:
+    """A bias with a gradient, of each head or of all, again and again, also with the gradient of O in another order."""
+    from pebblesim.gpu.torch import attention
+
+    for n, heads, shared in ((256, 4, False), (320, 4, True), (301, 4, False)):
+        worst = 0.0
+        for turn in range(6):
+            x = _tensors(torch, (2, 4, 1, 64, {}), n)
+            bias = torch.randn(1, 1 if shared else heads, n, n, device="cuda", requires_grad=True)
+            dO = x[3] if turn % 3 else x[3].contiguous()
+            found = []
+            for unknown in (False, True):
+                with _unknown() if unknown else nullcontext():
+                    out = attention(*x[:3], bias=bias)
+                    found.append([out, *torch.autograd.grad(out, [*x[:3], bias], dO)])
+            worst = max(worst, _far(*found))
+        say(part="biased", n=n, shared=shared, off=worst, right=worst <= SAME)
 
 
 def _graphs(torch: Any, say: Callable[..., None], until: float) -> None:

@@ -40,7 +40,7 @@ def document(folder: Path) -> None:
     if first := loaded(folder, "first"):
         _put_table("host-time", "first", _first(first))
     if host := loaded(folder, "host"):
-        _put_table("host-time", "host", host_table(host, loaded(folder, "host_before")))
+        _put_table("host-time", "host", host_table(host, loaded(folder, "host_python")))
         for page in (ATTENTION, HOST_TIME):
             _put_spans(page, host)
 

@@ -62,7 +62,11 @@ def host_times(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     """Microseconds by kind and backend; ours are profiled, too, and FOLDER/profile.txt has the functions."""
     import torch
 
-    card = {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
+    from pebblesim.operator import native
+
+    if (thread := native.begin()) is not None:  # PEBBLESIM_NATIVE=0: by Python alone
+        thread.join()
+    card = {"card": torch.cuda.get_device_name(), "torch": torch.__version__, "native": native.state()}
     if "parts" not in known:
         yield {"key": "parts", **card, "µs": _parts(torch)}
     for kind in kinds():

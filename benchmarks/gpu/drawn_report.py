@@ -91,18 +91,18 @@ def table(folder: Path) -> None:
             alone = {who: f"{each['card_us']:,.0f}" for who, each in row.get(way, {}).items()}
             print(f"{row['shape']}, {way}, µs on the card alone: {alone}")
     if host := loaded(folder, "host"):
-        print("", *host_table(host, loaded(folder, "host_before")), sep="\n")
+        print("", *host_table(host, loaded(folder, "host_python")), sep="\n")
     for row in loaded(folder, "first"):
         print(row["key"], *(f"{cache} {row[cache]}" for cache in ("empty", "kept")))
 
 
-def host_table(rows: list[dict[str, Any]], before: list[dict[str, Any]]) -> list[str]:
+def host_table(rows: list[dict[str, Any]], by_python: list[dict[str, Any]]) -> list[str]:
     """Lines of a table: microseconds of the host by kind of call, forward with gradients / backward.
 
-    `before`: rows of the time when a backward pass was found in the thread of gradients, and filled and copied besides.
+    `by_python`: rows without the library in C++.
     """
-    lines = ["| call | before | now | PyTorch's least |", "| --- | --- | --- | --- |"]
-    old = {row["key"]: row for row in before}
+    lines = ["| call | by Python alone | with the library | PyTorch's least |", "| --- | --- | --- | --- |"]
+    old = {row["key"]: row for row in by_python}
     for row in rows:
         if "ours" in row:
             cells = [_both(old.get(row["key"], {}).get("ours")), _both(row["ours"])]

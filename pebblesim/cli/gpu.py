@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -29,17 +30,28 @@ def doctor(as_json: AsJson = False) -> None:
     """List the GPU tools that are installed, those that are missing, and how to install them."""
     from pebblesim.measuring.doctor import examine, ready
 
-    requirements = examine()
+    requirements, native = examine(), _native()
     fine = ready(requirements)
     if as_json:
-        print_json({"ready": fine, "findings": [each.to_dict() for each in requirements]})
+        findings = [each.to_dict() for each in requirements]
+        print_json({"ready": fine, "findings": findings, "attention_without_python": native})
     else:
         for each in requirements:
             say(f"{'found  ' if each.found else 'MISSING'}  {each.what}: {each.found or each.get}")
             if not each.found:
                 say(f"         needed for {each.needed_for}")
+        say(f"passes of `attention` without Python (docs/host-time.md): {native}")
         say("`measure` and `crossover` can work here." if fine else "`measure` and `crossover` cannot work here.")
     raise typer.Exit(0 if fine else 1)
+
+
+def _native() -> str:
+    """Whether passes of `attention` are made without Python here."""
+    if find_spec("torch") is None:
+        return "off: PyTorch is not installed"
+    from pebblesim.operator import native
+
+    return native.state()
 
 
 @command(app, example="pebblesim gpu calibrate")

@@ -217,12 +217,11 @@ class Lowering:
         if values.copies is not None:
             self.say(read_copies(values, node))
             return
-        values.named(tile)
-        where = all_of(self.places.inside(node.tensor, tile.ranges))
+        to, where = values.named(tile), all_of(self.places.inside(node.tensor, tile.ranges))
         address = self.places.in_box(node) or self.places.address(node.tensor, tile.ranges, node.at)
         self.bring(node, address, where)
         if node.tensor.name == SINKS:
-            self.say(st.Map(values.held(tile), as_exponents(values.held(tile)), line=node.line))
+            self.say(st.Map(to, as_exponents(to), line=node.line))
             values.states[tile] = State(base_2=True)
 
     def bring(self, node: ir.Read, address: Term, where: Term | None) -> None:
@@ -231,9 +230,8 @@ class Lowering:
         values.mark(tile, **{"unscaled" if resumed else "loaded": True})
         if node.tensor in self.setting.logarithms:
             values.mark(tile, base_2=True)
-        absent = INFINITY if tile in self.facts.subtracted else NOTHING  # so that exponentials are 0 there
-        scale = values.scale if resumed else None
-        self.say(st.Copy(values.named(tile), node.tensor, address, where, absent, scale, line=node.line))
+        rest = INFINITY if tile in self.facts.subtracted else NOTHING, values.scale if resumed else None
+        self.say(st.Copy(values.named(tile), node.tensor, address, where, *rest, line=node.line))  # exp(-∞) = 0
 
     def written(self, node: ir.Write) -> Term:
         """The value of a tile for memory; beside a bias, an L of no term is +inf there.

@@ -37,6 +37,10 @@ INTEGERS = ("i32", "i64")
 """Types of numbers that may follow from sizes."""
 
 
+FUNCTION = ctypes.CFUNCTYPE(None).__mro__[1]
+"""The type of functions of libraries."""
+
+
 class Driver:
     """The functions of the driver, each of which returns 0 if it went well."""
 
@@ -55,6 +59,13 @@ class Driver:
         self.describe = _function(library, "cuTensorMapEncodeTiled", *encoded)
         self.context = _function(library, "cuDevicePrimaryCtxRetain", ctypes.POINTER(address), ctypes.c_int)
         self.enter = _function(library, "cuCtxSetCurrent", address)
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """Where the functions are that give commands, or a context; none of what is not in a library."""
+        several: Any = self.launch, self.fill, self.copy, self.context, self.enter
+        in_library = all(isinstance(each, FUNCTION) for each in several)
+        return tuple([ctypes.cast(each, ctypes.c_void_p).value or 0 for each in several]) if in_library else ()
 
 
 def _function(library: Any, name: str, *types: Any) -> Callable[..., int]:
@@ -208,11 +219,28 @@ class Direct:
         fills = tuple(each for what, *(each, *_) in self._made if what == "fill")
         return Form(Words(self._words), tuple(places), boxes, fills)
 
+    @property
+    def told(self) -> tuple[tuple[str, int, int, tuple[int, ...]], ...]:
+        """Each command: what it is, its configuration or copy, its kernel, and its arguments, by bytes from begin."""
+        first, found = len(self._maps) * MAP, list[tuple[str, int, int, tuple[int, ...]]]()
+        for what, *rest in self._made:
+            if what == "launch":
+                kernel, configuration, parameters = rest
+                of = tuple([-(1 + each) * MAP if each < 0 else first + each * WORD for each in parameters])
+                found.append((what, first + configuration * WORD, kernel.function, of))
+            else:
+                found.append((what, first + rest[0] * WORD if what == "copy" else 0, 0, ()))
+        return tuple(found)
+
+    @property
+    def streams(self) -> tuple[int, ...]:
+        """The words that are the stream, by their number from the begin."""
+        return tuple(len(self._maps) * MAP // WORD + each for each in self._streams)
+
     def close(self) -> None:
         """Make the commands, when all steps are there."""
         self._encode = [_encoder(self._by, made_as, boxes) for boxes, made_as, _ in self._maps]
-        first = len(self._maps) * MAP
-        size = first + len(self._words) * WORD
+        size = len(self._maps) * MAP + len(self._words) * WORD
         self._memory = ctypes.create_string_buffer(size + MAP)
         begin = -(-ctypes.addressof(self._memory) // MAP) * MAP
         whole = (ctypes.c_char * size).from_address(begin)
@@ -220,21 +248,18 @@ class Direct:
         self._numbers = self._bytes.cast("q")
         self._commands = list[Callable[[], int]]()
         self._fills, self._copies, self._kept = list[int](), list[tuple[int, int]](), list[Any]()
-        for at, (what, *rest) in enumerate(self._made):
+        self._of_stream = self.streams
+        for at, (what, place, function, parameters) in enumerate(self.told):
             command: Callable[[], int] = int
             if what == "launch":
-                kernel, configuration, parameters = rest
-                of = [begin - (1 + each) * MAP if each < 0 else begin + first + each * WORD for each in parameters]
-                pointers = (ctypes.c_void_p * len(of))(*of)
-                self._kept += [pointers, kernel]
-                given = begin + first + configuration * WORD, kernel.function, ctypes.addressof(pointers), None
-                command = partial(self._by.launch, *given)
+                pointers = (ctypes.c_void_p * len(parameters))(*[begin + each for each in parameters])
+                self._kept.append(pointers)
+                command = partial(self._by.launch, begin + place, function, ctypes.addressof(pointers), None)
             elif what == "fill":
                 self._fills.append(at)
             else:
-                self._copies.append((at, begin + first + rest[0] * WORD))
+                self._copies.append((at, begin + place))
             self._commands.append(command)
-        self._streams = [first // WORD + each for each in self._streams]
 
     def of(self, form: Form) -> Form:
         """The form of some sizes, as commands take it.
@@ -263,7 +288,7 @@ class Direct:
                 self._now = form
             for at, slot, offset in form.places:
                 numbers[at] = places[slot] + offset
-            for at in self._streams:
+            for at in self._of_stream:
                 numbers[at] = stream
             for at, (slot, offset, number) in zip(self._fills, form.fills, strict=True):
                 commands[at] = partial(self._by.fill, places[slot] + offset, 0, number, stream)

@@ -6,103 +6,27 @@ all else. A plain call of tensors of the current GPU goes to what these operator
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable
 from contextlib import suppress
 from math import e, log2
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from pebblesim.operator import compiling, layout, masks, operators, recorded
+from pebblesim.operator import compiling, layout, masks, native, operators, recorded
+from pebblesim.operator.known import FORWARD, Family, Forward, Known, Step, Way, made, with_gradients
 from pebblesim.operator.layout import in_one_batch, numbers_from, numbers_of
-from pebblesim.operator.lengths import Found, length_class
+from pebblesim.operator.lengths import length_class
 from pebblesim.operator.masks import Asked
 from pebblesim.operator.operators_of_sinks import afterwards, from_definition
 from pebblesim.operator.pattern import LONG
 from pebblesim.operator.recent import Recent
-from pebblesim.operator.recorded import Again, Kinds
 from pebblesim.operator.texts import BEGIN_WITH_SINKS
 
 MOST = 4096
 """Calls whose arguments are kept."""
-
-
-Pass = Again | Found
-
-
-class Way(NamedTuple):
-    """A forward or backward pass of some calls.
-
-    Attributes:
-        alike: the kind of the gradients of O and L, and whether sinks have one; None for a forward pass.
-        strides: those of the gradient of O.
-    """
-
-    alike: Hashable = None
-    strides: tuple[int, ...] = ()
-
-    @staticmethod
-    def back(grad: Tensor, grad_L: Tensor | None, sinks: Tensor | None) -> Way:
-        """The backward pass for these gradients, and sinks that have one."""
-        strides = grad.stride()
-        return Way((grad.dtype, strides[-1], grad_L is None, sinks is None), strides)
-
-
-FORWARD = Way()
-
-
-class Family:
-    """Plain calls that are alike but for their lengths and strides.
-
-    Attributes:
-        asked: the arguments of the operators, without ranges.
-        kinds: traced passes, by what is alike in a `Way` for all lengths.
-    """
-
-    __slots__ = ("asked", "kinds")
-
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
-        self.kinds: dict[Hashable, Kinds] = {}
-
-
-class Known:
-    """Passes of plain calls of some sizes, types and options, which were checked.
-
-    Attributes:
-        family: the calls that are alike but for their lengths and strides.
-        passes: passes that are made again.
-    """
-
-    __slots__ = ("family", "passes")
-
-    def __init__(self, family: Family) -> None:
-        self.family = family
-        self.passes: dict[Way, Pass] = {}
-
-    def ready(
-        self, way: Way, function: Callable[..., Any], inputs: Sequence[Tensor | None], rest: tuple[Any, ...]
-    ) -> Pass | None:
-        """The pass that is made again, if there is one; arguments as of `recorded.made`."""
-        known = self.passes.get(way)
-        if known is None:
-            kinds = self.family.kinds.get(way.alike)
-            known = None if kinds is None else kinds.of(inputs)
-            if known is None:
-                known = recorded.ready(function, inputs, rest)
-            if known is not None and len(self.passes) < MOST_GRADIENTS:
-                self.passes[way] = known
-                if kinds is None and (kinds := recorded.kinds_of(function, inputs, rest)) is not None:
-                    self.family.kinds[way.alike] = kinds
-        return known
-
-    def prepare(self, way: Way, inputs: Sequence[Tensor | None]) -> None:
-        """Find a pass that is made later, if others that are alike were."""
-        kinds = None if way in self.passes else self.family.kinds.get(way.alike)
-        if kinds is not None and (found := kinds.of(inputs)) is not None:
-            self.passes[way] = found
 
 
 _CHECKED: Recent[Hashable, Known] = Recent(MOST)
@@ -169,12 +93,12 @@ def checked(call: tuple[Any, ...] | None) -> Known | None:
     return known
 
 
-def keep(call: tuple[Any, ...], asked: Asked) -> None:
-    """Keep the arguments of the operators for plain calls like this one, which was checked and made."""
-    family = Family(asked)
-    _CHECKED[call] = Known(family)
+def keep(call: tuple[Any, ...], known: Known) -> None:
+    """Keep what is known of plain calls like this one, which was checked and made."""
+    native.begin()
+    _CHECKED[call] = known
     if (kind := _alike(call)) is not None:
-        _ALIKE[kind] = family
+        _ALIKE[kind] = known.family
 
 
 _ALIKE: Recent[Hashable, Family] = Recent(MOST)
@@ -187,6 +111,8 @@ def _alike(call: tuple[Any, ...]) -> Hashable:
     That is the case with a limit of memory, where limits may leave out no pair, and with several axes of batches, which
     are copied into one or not by their strides.
     """
+    if len(call) < 22:  # with a bias
+        return None
     (query, key, value), strides, kinds, window, workspace = call[:3], call[3:6], call[10], call[14], call[17]
     n_q, n_k = query[-2], key[-2]
     masks_of = None if kinds is None else _masks_alike(kinds, n_q, n_k)
@@ -327,27 +253,18 @@ def attention(
     if masks_of is not None and any(each is not None for each in masks_of.values()):
         alone = _alone(Q, K, masks_of) if sinks is None or BEGIN_WITH_SINKS else None
         asked = ranged(query, key, asked, masks_of) if alone is None else asked
-    lse = None
+
+    def forward() -> Forward:
+        out, L, made_as = _forward(Q, K, V, sinks, asked, known, alone)
+        lse = numbers_from(L, Q, K.shape[1]) if return_lse else None
+        return Forward((out, lse), (Q, K, V, out, L, sinks, made_as.first, made_as.end), made_as[2:])
+
     learning = Q.requires_grad or K.requires_grad or V.requires_grad or (sinks is not None and sinks.requires_grad)
     if learning and torch.is_grad_enabled():
-        out, lse = _Passes.apply(Q, K, V, sinks, return_lse, asked, known, alone)
+        out, lse = with_gradients((Q, K, V, sinks), forward, _backward, _gradients, known)
     else:
-        out, L, _ = _forward(Q, K, V, sinks, asked, known, alone)
-        lse = numbers_from(L, Q, K.shape[1]) if return_lse else None
+        out, lse = forward().results
     return out if Q is query else out.reshape(*query.shape[:-1], value.shape[-1]), lse
-
-
-def _made(
-    known: Known | None,
-    way: Way,
-    function: Callable[..., Any],
-    inputs: Sequence[Tensor | None],
-    rest: tuple[Any, ...],
-) -> tuple[Any, ...]:
-    """The results of a pass: of one that is known, if it is; arguments as of `recorded.made`."""
-    again = None if known is None else known.ready(way, function, inputs, rest)
-    found = None if again is None else again.if_room(inputs)
-    return recorded.made(function, inputs, rest) if found is None else found
 
 
 def _forward(
@@ -363,60 +280,30 @@ def _forward(
     if alone is None:
         function = operators.without_notes if sinks is None or BEGIN_WITH_SINKS else afterwards
         inputs = query, key, value, sinks, asked.first, asked.end
-        out, L = _made(known, FORWARD, function, inputs, asked[2:])
+        out, L = made(known, FORWARD, function, inputs, asked[2:])
         return out, L, asked
-    out, L, first, end = _made(known, FORWARD, _with_ranges, (query, key, value, sinks, *alone), asked[2:])
+    out, L, first, end = made(known, FORWARD, _with_ranges, (query, key, value, sinks, *alone), asked[2:])
     return out, L, asked._replace(first=first, end=end, left=None, right=None, at_end=False)
 
 
-MOST_GRADIENTS = 16
-"""Passes that are kept for the calls of some sizes."""
+def _backward(dO: Tensor, grad_L: Tensor | None, saved: Any, taught: bool, rest: Any) -> Step:
+    """The backward pass for these gradients, and sinks that have one or not."""
+    query, key, value, out, L, sinks, *ranges = saved
+    inputs = dO, grad_L, query, key, value, out, L, sinks if taught and BEGIN_WITH_SINKS else None, *ranges
+    return Step(Way.back(dO, grad_L, taught), operators.gradients_without_notes, inputs, rest)
 
 
-class _Passes(torch.autograd.Function):
-    """The forward and the backward pass as one autograd function; L stays as kernels have it."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        sinks: Tensor | None,
-        return_lse: bool,
-        asked: Asked,
-        known: Known | None,
-        alone: Alone | None,
-    ) -> tuple[Tensor, Tensor | None]:
-        out, L, asked = _forward(query, key, value, sinks, asked, known, alone)
-        ctx.known, ctx.rest = known, asked[2:]
-        ctx.save_for_backward(query, key, value, out, L, sinks, asked.first, asked.end)
-        ctx.set_materialize_grads(False)
-        if known is not None:  # the thread of gradients has to wake up, and its caches are cold
-            taught = sinks if BEGIN_WITH_SINKS and ctx.needs_input_grad[3] else None
-            inputs = out, None, query, key, value, out, L, taught, asked.first, asked.end
-            known.prepare(Way.back(out, None, taught), inputs)
-        return out, numbers_from(L, query, key.shape[1]) if return_lse else None
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
-        if grad is None and grad_lse is None:
-            return (None,) * 8
-        query, key, value, out, L, sinks, *ranges = ctx.saved_tensors
-        needed, kv_heads = ctx.needs_input_grad, key.shape[1]
-        dO = torch.zeros_like(out) if grad is None else grad
-        made, of_sinks = list[Tensor | None](), None
-        if any(needed[:3]) and not torch.is_grad_enabled() and plain(dO) and (grad_lse is None or plain(grad_lse)):
-            grad_L = None if grad_lse is None else numbers_of(grad_lse * log2(e), kv_heads)
-            taught = sinks if BEGIN_WITH_SINKS and needed[3] else None
-            inputs = dO, grad_L, query, key, value, out, L, taught, *ranges
-            way = Way.back(dO, grad_L, taught)
-            made += _made(ctx.known, way, operators.gradients_without_notes, inputs, ctx.rest)
-            of_sinks = made[3] if taught is not None else None
-        elif any(needed[:3]):
-            given = dO, grad_lse, query, key, value, out, numbers_from(L, query, kv_heads), *ranges, *ctx.rest
-            made += torch.ops.pebblesim.attention_backward(*given)
-        if needed[3] and of_sinks is None:
-            of_sinks = from_definition(grad, grad_lse, out, numbers_from(L, query, kv_heads), sinks)
-        wanted = (each if needs else None for each, needs in zip(made[:3] or (None,) * 3, needed, strict=False))
-        return *wanted, of_sinks, None, None, None, None
+def _gradients(known: Known | None, grads: Any, saved: Any, rest: Any, needed: Any) -> tuple[Tensor | None, ...]:
+    """Gradients of queries, keys, values and sinks from those of O and the natural L."""
+    (grad, grad_lse), (query, key, value, out, L, sinks, *ranges), kv_heads = grads, saved, saved[1].shape[1]
+    dO, taught = torch.zeros_like(out) if grad is None else grad, sinks is not None and needed[3]
+    found: tuple[Tensor | None, ...] = (None,) * 3
+    if any(needed[:3]) and not torch.is_grad_enabled() and plain(dO) and (grad_lse is None or plain(grad_lse)):
+        grad_L = None if grad_lse is None else numbers_of(grad_lse * log2(e), kv_heads)
+        found = made(known, *_backward(dO, grad_L, saved, taught, rest))
+    elif any(needed[:3]):
+        given = dO, grad_lse, query, key, value, out, numbers_from(L, query, kv_heads), *ranges, *rest
+        found = torch.ops.pebblesim.attention_backward(*given)
+    if taught and len(found) < 4:
+        found = *found, from_definition(grad, grad_lse, out, numbers_from(L, query, kv_heads), sinks)
+    return *found, *(None,) * (4 - len(found))

@@ -12,9 +12,7 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
-
-VARIABLE = "PEBBLESIM_FILL"
-"""The variable of the environment that says what new memory is filled with."""
+from pebblesim.operator.native import FILLED as VARIABLE, paused
 
 BYTE = 119
 """The integer that new memory of integers is filled with."""
@@ -51,6 +49,7 @@ def filled(value: float) -> Iterator[None]:
     global _FILL
     before, _FILL = _FILL, value
     try:
-        yield
+        with paused():
+            yield
     finally:
         _FILL = before

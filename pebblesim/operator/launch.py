@@ -14,7 +14,7 @@ from pebblesim.kernels import releases
 from pebblesim.operator import compiling
 from pebblesim.operator.boxes import Described, start_of
 from pebblesim.operator.fresh import fresh
-from pebblesim.operator.symbols import Number, Untraced
+from pebblesim.operator.symbols import Number, Uncompiled
 from pebblesim.operator.tape import notes
 
 
@@ -141,7 +141,7 @@ class Kernel:
         made, written = self._made.get(key), notes()
         if written is not None and written.dry:
             if made is None:
-                raise Untraced
+                raise Uncompiled
             written.launched(made, grid, arguments)
             return
         if compiling.compiled_only():

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pebblesim.operator import native
 from pebblesim.operator.direct import Direct, Driver
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.layout import BYTES
 from pebblesim.operator.masks import promise
-from pebblesim.operator.shadows import LENGTHS, Traced, traced
+from pebblesim.operator.shadows import LENGTHS, Sizes, Traced, traced
 from pebblesim.operator.symbols import Script, Untraced
-from pebblesim.operator.tape import Made, Step, View, read
+from pebblesim.operator.tape import Made, Notes, Step, View, read
 
 EVEN = 256
 """Tokens that a length is a multiple of if all tiles divide it."""
@@ -29,6 +30,9 @@ GROUP = 16
 
 ALIGNED = 512
 """Bytes that each piece of memory begins at a multiple of, as PyTorch's own do."""
+
+AXES = tuple(LENGTHS.get(axes, ()) for axes in range(max(LENGTHS) + 1))
+"""Axes whose lengths are symbols, of as many axes as the place in the list."""
 
 LITTLE = 2**26
 """Bytes of memory that are taken in one piece."""
@@ -63,6 +67,9 @@ def length_class(n: int) -> Hashable:
 
 def symbols_of(inputs: Sequence[Tensor | None]) -> list[int]:
     """The values of the symbols of a pass, in the order of `Shadow.of`."""
+    if native.library is not None:
+        found: list[int] = native.library.symbols(tuple(inputs), AXES)
+        return found
     symbols = list[int]()
     for each in inputs:
         if each is not None:
@@ -73,27 +80,30 @@ def symbols_of(inputs: Sequence[Tensor | None]) -> list[int]:
 
 
 class Kind:
-    """A pass, as it was traced: for all sizes for which the host decides as it did."""
+    """A pass that the driver makes, for all sizes for which the host decides as it did."""
 
     def __init__(
-        self, function: Callable[..., Results], inputs: Sequence[Tensor | None], rest: tuple[Any, ...], by: Driver
+        self,
+        written: Traced | Notes,
+        results: Sequence[View | None],
+        inputs: Sequence[Tensor | None],
+        script: Script,
+        by: Driver,
     ) -> None:
-        """Trace a function of the inputs and the rest, whose kernels are compiled.
+        """Take what is noted of a pass, and what it returns; `script` has the expressions in the notes.
 
         Raises:
-            Untraced: it does what is not traced, or what the driver alone does not do.
+            Untraced: the pass does what the driver alone does not do.
         """
-        script = Script()
-        with traced(inputs, script) as (written, shadows):
-            results = [None if each is None else each.view_of for each in function(*shadows, *rest)]
         self._alike = tuple(written.alike.items())
         self._inputs = [slot for slot, each in enumerate(inputs) if each is not None]
         self._device = next(each for each in inputs if each is not None).device
         self._several = several = _commands(written, by, self._device)
-        made = [each for each in written.steps if isinstance(each, Made)]
         promised = [view for view, _ in written.promises]
         self._sentences = [sentence for _, sentence in written.promises]
         kept = {each.slot for each in (*results, *promised) if each is not None}
+        used = kept | {slot for step in written.steps for slot in read(step)}
+        made = [each for each in written.steps if isinstance(each, Made) and each.slot in used]
         alone, rest_of = ([each for each in made if (each.slot in kept) == one] for one in (True, False))
         self._types = [each.options["dtype"] for each in alone]
         whole = {each.slot: (each.shape, each.stride) for each in alone}
@@ -104,9 +114,25 @@ class Kind:
         rooms = _rooms(rest_of, written.steps)
         views = tuple(None if each is None else _short(each, whole) for each in results)
         holds = tuple(_short(each, whole) for each in promised)
+        self._by, self._number = by, len(inputs)
+        self._native: Any = None
         self._find = script.function((several.form, memory, rooms, views, holds))
         self._slots = [None] * (written.slots - len(inputs)), [0] * (written.slots - len(inputs))
         self._stream_of = torch._C._cuda_getCurrentRawStream
+
+    @classmethod
+    def traced(
+        cls, function: Callable[..., Results], inputs: Sequence[Tensor | None], rest: tuple[Any, ...], by: Driver
+    ) -> Kind:
+        """Trace a function of the inputs and the rest, whose kernels are compiled.
+
+        Raises:
+            Untraced: it does what is not traced, or what the driver alone does not do.
+        """
+        script = Script()
+        with traced(inputs, script) as (written, shadows):
+            results = [None if each is None else each.view_of for each in function(*shadows, *rest)]
+        return cls(written, results, inputs, script, by)
 
     def of(self, symbols: Sequence[int]) -> Found | None:
         """The pass for other values of its symbols; None if some decision is another one."""
@@ -134,23 +160,57 @@ class Kind:
         there = [fresh(torch.empty(words, dtype=torch.float32, device=self._device)) for words in rooms]
         for slot, room, begin in begins:
             places[slot] = there[room].data_ptr() + begin
-        self._several(places, self._stream_of(self._device.index or 0), commands)
-        for each, sentence in zip(holds, self._sentences, strict=True):
-            _assert(_tensor(tensors, each), sentence)
-        return tuple([None if each is None else _tensor(tensors, each) for each in views])
+        self._several(places, self.stream(), commands)
+        return self.checked(tuple([None if each is None else _tensor(tensors, each) for each in (*views, *holds)]))
+
+    def stream(self) -> int:
+        """The current stream of the device."""
+        found: int = self._stream_of(self._device.index or 0)
+        return found
+
+    def checked(self, made: Results | None) -> Results | None:
+        """Results, of which the last are whether what was promised holds."""
+        if made is None or not self._sentences:
+            return made
+        results = len(made) - len(self._sentences)
+        for each, sentence in zip(made[results:], self._sentences, strict=True):
+            _assert(each, sentence)
+        return made[:results]
+
+    def native(self, form: Any) -> Any:
+        """A pass as the library in C++ has it; False if the driver's functions have no address."""
+        commands, memory, (rooms, begins), views, holds = form
+        by = native.library
+        if self._native is None:
+            types = tuple([torch.zeros(0, dtype=each) for each in self._types])
+            alike = tuple([(one, other, int(same)) for (one, other), same in self._alike])
+            like, slots = torch.zeros(0, device=self._device), self._number + len(self._slots[0])
+            at = self._several.told, self._several.streams, tuple(self._inputs), types, alike, slots, like
+            self._native = (there := self._by.addresses) and by.kind(there, *at, self._several)
+        rest = commands.fills, memory, rooms, begins, (*views, *holds)
+        return self._native and by.made(self._native, *commands[:2], *rest)
 
 
 class Found:
     """A pass of some sizes, which is made again with other tensors."""
 
-    __slots__ = ("_form", "_kind")
+    __slots__ = ("_form", "_kind", "_native")
 
     def __init__(self, kind: Kind, form: Any) -> None:
-        self._kind, self._form = kind, form
+        self._kind, self._form, self._native = kind, form, None
+
+    def native(self) -> Any:
+        """The pass as the library in C++ has it, if it is used; None if it cannot make it alone."""
+        if self._native is None:
+            self._native = self._kind.native(self._form)
+        return self._native or None
 
     def if_room(self, inputs: Sequence[Tensor | None]) -> Results | None:
         """Results of tensors of these sizes; None if they are at other multiples of bytes, or memory is short."""
         try:
+            if native.library is not None and (one := self.native()) is not None:
+                stream = self._kind.stream()
+                return self._kind.checked(native.library.run(one, tuple(inputs), stream))
             return self._kind.make(inputs, self._form)
         except torch.OutOfMemoryError:
             return None
@@ -164,12 +224,14 @@ def _assert(holds: Tensor, sentence: str) -> None:
         promise(holds, sentence)
 
 
-def _commands(written: Traced, by: Driver, device: torch.device) -> Direct:
+def _commands(written: Traced | Notes, by: Driver, device: torch.device) -> Direct:
     """The steps of a pass as commands of the driver."""
 
     def room(size: Any) -> int:
-        slot: int = written.empty(-(-size // 4), dtype=torch.float32, device=device).view_of.slot
-        return slot
+        options = {"dtype": torch.float32, "device": device}
+        written.steps.append(Made(written.slots, Sizes((-(-size // 4),)), (1,), options))
+        written.slots += 1
+        return written.slots - 1
 
     several = Direct(by, written.types, room)
     for step in [*written.steps]:

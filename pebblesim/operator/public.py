@@ -14,6 +14,7 @@ from torch import Tensor
 from pebblesim.core.errors import UsageError
 from pebblesim.operator import checks, eager, masks
 from pebblesim.operator.fallback import by_pytorch
+from pebblesim.operator.known import Family, Known
 from pebblesim.operator.layout import in_one_batch
 from pebblesim.operator.operators_of_sinks import for_batches
 from pebblesim.operator.pattern import limits
@@ -149,7 +150,7 @@ def attention(
         beside = cu_seqlens, key_padding_mask, key_ranges, sinks
         call = eager.call_of(query, key, value, beside, (*options, return_lse))
         if (known := eager.checked(call)) is not None:
-            return _plain(query, key, value, sinks, known.family.asked, return_lse, known, masks_of)
+            return _plain(query, key, value, sinks, known.family.options, return_lse, known, masks_of)
     kind = query.dtype if compute_dtype is not None and isinstance(query, Tensor) else None
     checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
     query, key, value = _cast((query, key, value), compute_dtype)
@@ -176,7 +177,7 @@ def attention(
     if call is not None:
         eager.compile_for(query, key, value, sinks, asked)
         found = _plain(query, key, value, sinks, asked, return_lse)
-        eager.keep(call, limited)
+        eager.keep(call, Known(Family(limited)))
         return found
     x = map(in_one_batch, (query, key, value))
     if sinks is None:
@@ -209,7 +210,7 @@ def _plain(
     sinks: Tensor | None,
     asked: masks.Asked,
     return_lse: bool,
-    known: eager.Known | None = None,
+    known: Known | None = None,
     masks_of: dict[str, Any] | None = None,
 ) -> Any:
     """A plain call, whose arguments are right."""

@@ -7,21 +7,20 @@ a second time is noted, and from then on costs the host little. One of sizes tha
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
-from itertools import accumulate
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pebblesim.operator.boxes import Described
-from pebblesim.operator.direct import Direct, Form, driver
+from pebblesim.operator.direct import driver
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launch import launch
 from pebblesim.operator.layout import BYTES
-from pebblesim.operator.lengths import ALIGNED, LITTLE, Found, Kind, kind_of, symbols_of
+from pebblesim.operator.lengths import Found, Kind, kind_of, symbols_of
 from pebblesim.operator.recent import Recent
-from pebblesim.operator.symbols import Untraced
+from pebblesim.operator.symbols import Script, Uncompiled, Untraced
 from pebblesim.operator.tape import Done, Launched, Made, Notes, Step, View, noted, place_of, read
 
 MOST = 4096
@@ -42,29 +41,32 @@ class Kinds:
     def __init__(self, function: Callable[..., Results], rest: tuple[Hashable, ...]) -> None:
         """Take what is traced: a function of tensors, and of the rest."""
         self._function, self._rest = function, rest
-        self.traced: list[Kind] | None = []  # None if tracing failed
+        self.traced, self._tries = list[Kind](), TRIES
 
     def of(self, inputs: Sequence[Tensor | None]) -> Found | None:
         """The pass for tensors of this kind; None if it is not traced."""
-        known, by, symbols = self.traced, driver(), symbols_of(inputs)
-        if known is None or by is None:
+        by, symbols = driver(), symbols_of(inputs)
+        if by is None:
             return None
-        for each in known:
+        for each in self.traced:
             if (found := each.of(symbols)) is not None:
                 return found
-        if len(known) >= MOST_OF_KIND:
+        if not self._tries or len(self.traced) >= MOST_OF_KIND:
             return None
         try:
-            one = Kind(self._function, inputs, self._rest, by)
-        except Exception:  # Untraced, or of what takes no number or shadow: the pass itself says what is wrong with it
-            self.traced = None
+            one = Kind.traced(self._function, inputs, self._rest, by)
+        except Uncompiled:  # it is when the pass was made
+            self._tries -= 1
             return None
-        known.append(one)
+        except Exception:  # Untraced, or of what takes no number or shadow: the pass itself says what is wrong with it
+            self._tries = 0
+            return None
+        self.traced.append(one)
         return one.of(symbols)
 
 
 class Again:
-    """A pass, made again with other tensors of its sizes."""
+    """A pass, made again with other tensors of its sizes, with steps that the driver alone does not do."""
 
     def __init__(self, written: Notes, results: Sequence[View | None], device: int) -> None:
         """Take the notes of a pass, what it returns, and the number of the GPU."""
@@ -77,7 +79,7 @@ class Again:
         self._results = [each and _short(each, whole) for each in results]
         self._stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         kept = {each.slot for each in results if each}
-        self._calls = _together(steps, kept, whole, written) or _alone(steps, kept, whole, inputs)
+        self._calls = _alone(steps, kept, whole, inputs)
         self._made, self._nowhere = [None] * (written.slots - inputs), [0] * (written.slots - inputs)
         self._device = device
 
@@ -110,6 +112,9 @@ _KEPT: Recent[Hashable, Again | Found] = Recent(MOST)
 _KINDS: Recent[Hashable, Kinds] = Recent(MOST)
 """Traced passes by their kind."""
 
+TRIES = 8
+"""Traces that may meet a kernel that is not compiled."""
+
 MOST_OF_KIND = 8
 """Traced passes of a kind whose decisions differ."""
 
@@ -120,6 +125,12 @@ _SEEN: Recent[Hashable, bool] = Recent(MOST)
 def here(x: Tensor) -> bool:
     """Whether a tensor is on the GPU that is the current one."""
     return x.is_cuda and x.get_device() == torch._C._cuda_getDevice()
+
+
+def stream() -> int:
+    """The current stream of the current GPU."""
+    found: int = torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
+    return found
 
 
 def made(function: Callable[..., Results], inputs: Sequence[Tensor | None], rest: tuple[Hashable, ...]) -> Results:
@@ -135,11 +146,11 @@ def made(function: Callable[..., Results], inputs: Sequence[Tensor | None], rest
         return function(*inputs, *rest) if found is None else found
     if (sizes := sizes_of(function.__name__, inputs, rest)) is None:
         return function(*inputs, *rest)
-    again = _SEEN.get(sizes)
-    if again is None:
+    seen = _SEEN.get(sizes)
+    if seen is None:
         _SEEN[sizes] = True
     unaligned = any(each is not None and each.data_ptr() % BYTES for each in inputs)
-    if not again or unaligned or torch.cuda.is_current_stream_capturing():
+    if not seen or unaligned or torch.cuda.is_current_stream_capturing():
         results = function(*inputs, *rest)
     else:
         results = _noted(function, inputs, rest, sizes)
@@ -179,8 +190,18 @@ def _noted(function: Any, inputs: Sequence[Tensor | None], rest: tuple[Any, ...]
     if written.other:
         _SEEN[sizes] = False
     else:
-        _KEPT[sizes] = Again(written, views, next(each for each in inputs if each is not None).get_device())
+        _KEPT[sizes] = again(written, views, inputs)
     return results
+
+
+def again(written: Notes, results: Sequence[View | None], inputs: Sequence[Tensor | None]) -> Again | Found:
+    """A pass of which these notes were taken, and which gave these results: by the driver alone, if it can be."""
+    if (by := driver()) is not None:
+        with suppress(Untraced):
+            found = Kind(written, results, inputs, Script(), by).of(())
+            assert found is not None
+            return found
+    return Again(written, results, next(each for each in inputs if each is not None).get_device())
 
 
 def sizes_of(way: str, tensors: Sequence[Tensor | None], rest: tuple[Any, ...]) -> tuple[Hashable, ...] | None:
@@ -233,82 +254,6 @@ def _alone(steps: Sequence[Step], kept: set[int], whole: Whole, inputs: int) -> 
         if gone and any(isinstance(other, Made) for other in steps[at + 1 :]):
             calls.append(_freed(gone))
     return calls
-
-
-def _together(steps: Sequence[Step], kept: set[int], whole: Whole, written: Notes) -> list[Call]:
-    """Steps, of which the driver takes all that it can, with one piece of memory for what only these need.
-
-    Empty if there is no driver, or if some memory is to be freed before more is made, as the workspace may ask for.
-    """
-    by, made = driver(), [each for each in steps if isinstance(each, Made)]
-    device = next((each.options["device"] for each in made), None)
-    little = sum(_bytes(each) for each in made if each.slot not in kept) <= LITTLE
-    if by is None or device is None or not _at_once(steps, kept):
-        return []
-
-    def room(size: int) -> int:
-        made.append(Made(written.slots, torch.Size([-(-size // 4)]), (1,), {"dtype": torch.float32, "device": device}))
-        written.slots += 1
-        return made[-1].slot
-
-    parts = list[Direct | Step]()
-    for step in steps:
-        if isinstance(step, Made) or (parts and isinstance(parts[-1], Direct) and parts[-1].add(step)):
-            continue
-        several = Direct(by, written.types, room)
-        parts.append(several if several.add(step) else step)
-    try:
-        told = [_told(each) if isinstance(each, Direct) else _call(each, whole) for each in parts]
-    except Untraced:
-        return []
-    apart = kept | {slot for each in parts if not isinstance(each, Direct) for slot in read(each)}
-    calls = [_call(each, whole) for each in made if each.slot in apart]
-    rest = [each for each in made if each.slot not in apart]
-    calls += [_in_one(rest)] if rest and little else [_call(each, whole) for each in rest]
-    return calls + told
-
-
-def _told(several: Direct) -> Call:
-    """Commands of the driver as a function.
-
-    Raises:
-        Untraced: the driver does not take one.
-    """
-    several.close()
-    return partial(_by_driver, several, several.plain())
-
-
-def _by_driver(several: Direct, form: Form, tensors: Tensors, places: list[int], stream: int) -> None:
-    several(places, stream, form)
-
-
-def _at_once(steps: Sequence[Step], kept: set[int]) -> bool:
-    """Whether all memory is made before some of it is not needed any more."""
-    last = {slot: at for at, step in enumerate(steps) for slot in read(step)}
-    made = {step.slot: at for at, step in enumerate(steps) if isinstance(step, Made)}
-    return all(last[slot] > max(made.values()) for slot in made if slot in last and slot not in kept)
-
-
-def _bytes(step: Made) -> int:
-    size: int = step.options["dtype"].itemsize
-    return (
-        -(-size * (1 + sum((n - 1) * by for n, by in zip(step.shape, step.stride, strict=True))) // ALIGNED) * ALIGNED
-    )
-
-
-def _in_one(steps: Sequence[Made]) -> Call:
-    """Memory for several slots, in one piece."""
-    first, ends = steps[0].slot, [*accumulate(map(_bytes, steps), initial=0)]
-    begins = [(each.slot, begin) for each, begin in zip(steps, ends, strict=False)]
-    words, options = ends[-1] // 4, {"dtype": torch.float32, "device": steps[0].options["device"]}
-
-    def make(tensors: Tensors, places: list[int], stream: int) -> None:
-        tensors[first] = new = fresh(torch.empty(words, **options))
-        address = new.data_ptr()
-        for slot, begin in begins:
-            places[slot] = address + begin
-
-    return make
 
 
 def _freed(slots: list[int]) -> Call:

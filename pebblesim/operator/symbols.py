@@ -17,6 +17,10 @@ class Untraced(Exception):
     """Something that the host does cannot be written as expressions of sizes."""
 
 
+class Uncompiled(Untraced):
+    """A kernel is not compiled yet that is launched."""
+
+
 class Script:
     """Expressions of sizes, and decisions about them, in order."""
 

@@ -97,6 +97,7 @@ class Notes:
         slots: number of inputs, and of what was made since.
         types: of the words of each.
         other: whether something was done that cannot be noted; then nothing more is.
+        alike, promises: none here (`shadows`).
         dry: whether all of it is noted, and nothing is done (`shadows`).
     """
 
@@ -108,6 +109,7 @@ class Notes:
         self.slots = len(self.inputs)
         self.types = {slot: x.dtype for slot, x in enumerate(inputs) if x is not None}
         self.other = False
+        self.alike, self.promises = dict[tuple[int, int], bool](), list[tuple[View, str]]()
         self._made: list[tuple[int, int, int]] = []
 
     def launched(self, kernel: Any, grid: tuple[int, int, int], arguments: Sequence[Any]) -> None:

@@ -7,7 +7,7 @@ which kernels read. Sinks are added to O and L behind the kernels.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from math import log
 from typing import Any, NamedTuple
@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
-from pebblesim.operator import checks, compiling, eager, masks, operators_of_bias, recorded
+from pebblesim.operator import checks, compiling, eager, masks, operators_of_bias
 from pebblesim.operator.bias import Limits, in_groups
+from pebblesim.operator.known import FORWARD, Family, Forward, Known, Step, Way, made, with_gradients
 from pebblesim.operator.layout import in_one_batch
 from pebblesim.operator.masks import promise
 from pebblesim.operator.pattern import limits
 from pebblesim.operator.programs_of_bias import WIDEST
-from pebblesim.operator.recent import Recent
 
 
 class Added(NamedTuple):
@@ -111,8 +111,7 @@ def attention_with_bias(
     call = known = None
     if added.alone:
         call = eager.call_of(query, key, value, (added.bias,), (enable_gqa, scale, within))
-        with suppress(TypeError):  # attention takes no option without a hash
-            known = None if call is None else _KNOWN.get(call)
+        known = eager.checked(call)
     if known is None:
         checks.check_tensors(query, key, value, enable_gqa)
         check(query, key, added)
@@ -123,7 +122,7 @@ def attention_with_bias(
     else:
         bias, ranges, within = _all_in_one(query, key, added, within)
         call = None if ranges is not None else eager.call_of(query, key, value, (bias,), ("", scale, within))
-        known = None if call is None else _KNOWN.get(call)
+        known = eager.checked(call)
         out, lse = _with_bias(query, key, value, bias, ranges, scale, within, call, known)
     if return_lse or added.sinks is not None:
         lse = lse.masked_fill(lse == torch.inf, -torch.inf).reshape(query.shape[:-1]) * log(2)
@@ -167,7 +166,7 @@ def _with_bias(
     ranges: Tensor | None,
     scale: float | None,
     within: tuple[Any, bool, str],
-    call: Hashable,
+    call: tuple[Any, ...] | None,
     known: Known | None,
 ) -> tuple[Tensor, Tensor]:
     """O, and L to base 2, in one batch.
@@ -177,36 +176,26 @@ def _with_bias(
     """
     kept = known
     if kept is None:
-        kept = Known(*_asked(query, key, bias, scale, within))
-    x = (*map(in_one_batch, (query, key, value)), bias.reshape(kept.groups))
+        kept = Known(Family(_asked(query, key, bias, scale, within)))
+    groups, asked = kept.family.options
+    x = *map(in_one_batch, (query, key, value)), bias.reshape(groups)
     if call is None:
-        out, lse = torch.ops.pebblesim.attention_with_bias(*x, ranges, *kept.asked)
+        out, lse = torch.ops.pebblesim.attention_with_bias(*x, ranges, *asked)
         return out, lse
     if known is None:
-        _compile(x, kept.asked)
-        _KNOWN[call] = kept
-    return _plain(x, kept)
+        _compile(x, asked)
+        eager.keep(call, kept)
 
+    def forward() -> Forward:
+        results = made(known, FORWARD, operators_of_bias.biased_without_notes, x, tuple(asked))
+        return Forward(results, (*x, *results), tuple(asked))
 
-class Known:
-    """Shapes and limits of plain calls of some sizes, types and options, which were checked, and their passes.
-
-    Attributes:
-        groups: the shape of the bias as the operators take it.
-        asked: their arguments behind the tensors.
-        forward: the forward pass, made again; None if it is not kept yet.
-        backward: backward passes, by strides and type of the gradient of O, and whether there is one of the bias.
-    """
-
-    __slots__ = ("asked", "backward", "forward", "groups")
-
-    def __init__(self, groups: torch.Size, asked: Limits) -> None:
-        self.groups, self.asked = groups, asked
-        self.forward: Any = None
-        self.backward: dict[Hashable, Any] = {}
-
-
-_KNOWN: Recent[Hashable, Known] = Recent(eager.MOST)
+    if torch.is_grad_enabled() and any(each.requires_grad for each in x):
+        out, lse = with_gradients(x, forward, _backward, _gradients, known)
+        assert lse is not None
+        return out, lse
+    out, lse = made(known, FORWARD, operators_of_bias.biased_without_notes, x, tuple(asked))
+    return out, lse
 
 
 def _asked(
@@ -218,66 +207,20 @@ def _asked(
     return groups.shape, Limits(inner, *limits(*within, query.shape[-2], key.shape[-2]), scale)
 
 
-def _plain(x: tuple[Tensor, ...], known: Known) -> tuple[Tensor, Tensor]:
-    """O and L of a call outside of any tracing, which needs no operator of PyTorch."""
-    query, key, value, bias = x
-    if torch.is_grad_enabled() and any(each.requires_grad for each in x):
-        out, lse = _Passes.apply(query, key, value, bias, known)
-        return out, lse
-    return _forward(x, known)
+def _backward(grad: Tensor, grad_lse: Tensor | None, saved: Any, of_bias: bool, rest: Any) -> Step:
+    """The backward pass for these gradients, with that of the bias or not."""
+    function, inputs = operators_of_bias.gradients_of_biased_without_notes, (grad, grad_lse, *saved)
+    return Step(Way.back(grad, grad_lse, of_bias), function, inputs, (of_bias, *rest))
 
 
-def _forward(x: tuple[Tensor, ...], known: Known) -> tuple[Tensor, Tensor]:
-    """O and L by kernels: those that are known, if some are."""
-    if known.forward is None:
-        known.forward = recorded.ready(operators_of_bias.biased_without_notes, x, tuple(known.asked))
-    if known.forward is not None and (found := known.forward.if_room(x)) is not None:
-        out, lse = found
-        return out, lse
-    query, key, value, bias = x
-    return operators_of_bias.forward(query, key, value, bias, None, *known.asked)
-
-
-def _backward(tensors: tuple[Tensor | None, ...], of_bias: bool, known: Known) -> Any:
-    """Gradients by kernels: those that are known for this gradient of O, if some are."""
-    grad, grad_lse = tensors[:2]
-    assert grad is not None
-    kind = grad.stride(), grad.dtype, None if grad_lse is None else (grad_lse.stride(), grad_lse.dtype), of_bias
-    again = known.backward.get(kind)
-    if again is None:
-        rest = of_bias, *known.asked
-        again = recorded.ready(operators_of_bias.gradients_of_biased_without_notes, tensors, rest)
-        if again is not None and len(known.backward) < eager.MOST_GRADIENTS:
-            known.backward[kind] = again
-    if again is not None and (found := again.if_room(tensors)) is not None:
-        return found
-    return operators_of_bias.backward(*tensors, None, of_bias, *known.asked)
-
-
-class _Passes(torch.autograd.Function):
-    """Both passes as one autograd function."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, known: Known
-    ) -> tuple[Tensor, Tensor]:
-        made, ctx.known = _forward((query, key, value, bias), known), known
-        ctx.save_for_backward(query, key, value, bias, *made)
-        ctx.set_materialize_grads(False)
-        return made
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
-        if grad is None and grad_lse is None:
-            return (None,) * 5
-        *x, out, lse = ctx.saved_tensors
-        grad, needed, known = torch.zeros_like(out) if grad is None else grad, ctx.needs_input_grad, ctx.known
-        tensors = grad, grad_lse, *x, out, lse
-        if torch.is_grad_enabled() or not eager.plain(*(each for each in (grad, grad_lse) if each is not None)):
-            made = torch.ops.pebblesim.attention_with_bias_backward(*tensors, None, needed[3], *known.asked)
-        else:
-            made = _backward(tensors, needed[3], known)
-        return *(each if needs else None for each, needs in zip(made, needed, strict=False)), None
+def _gradients(known: Known | None, grads: Any, saved: Any, rest: Any, needed: Any) -> tuple[Tensor | None, ...]:
+    """Gradients of queries, keys, values and bias from those of O and of L to base 2."""
+    (grad, grad_lse), out = grads, saved[4]
+    grad = torch.zeros_like(out) if grad is None else grad
+    if torch.is_grad_enabled() or not eager.plain(*(each for each in (grad, grad_lse) if each is not None)):
+        found = torch.ops.pebblesim.attention_with_bias_backward(grad, grad_lse, *saved, None, needed[3], *rest)
+        return tuple(found)
+    return made(known, *_backward(grad, None if grad_lse is None else grad_lse.contiguous(), saved, needed[3], rest))
 
 
 def _compile(x: tuple[Tensor, ...], asked: Limits) -> None:

@@ -6,6 +6,7 @@ import ctypes
 import gc
 import weakref
 from collections.abc import Iterator
+from contextlib import nullcontext
 from math import log
 from typing import Any
 
@@ -518,6 +519,25 @@ def test_gradients_in_other_orders_of_memory_take_their_own_passes(kernels: list
     (known,) = eager._CHECKED.values()
     assert len(known.passes) == 4 and eager.FORWARD in known.passes
     assert len(kernels) == 2 + 3 * 2  # each pass when it is first, and when it is noted
+
+
+def test_saved_tensors_that_come_back_in_another_order_of_memory_are_read_in_it(kernels: list[Kernel]) -> None:
+    """As they do from pinned memory with `torch.autograd.graph.save_on_cpu`: in turn with calls without it."""
+
+    def packed(x: Any) -> Any:
+        return torch.empty(x.shape, dtype=x.dtype).copy_(x)
+
+    for turn in range(8):
+        x = [drawn((2, 3, 5, 16), "tokens first").requires_grad_() for _ in range(3)]
+        grad = drawn((2, 3, 5, 16), "tokens first")
+        y = [each.detach().double().requires_grad_() for each in x]
+        with pytest.MonkeyPatch.context() as watched:
+            watched.setattr(recorded, "here", lambda each: False)
+            right = torch.autograd.grad(public.attention(*y), y, grad.double())
+        with torch.autograd.graph.saved_tensors_hooks(packed, packed) if turn % 2 else nullcontext():
+            out = public.attention(*x)
+        for made, true in zip(torch.autograd.grad(out, x, grad), right, strict=True):
+            torch.testing.assert_close(made.double(), true, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("batch", "kv_heads"), [(1, 4), (1, 2), (2, 4)])

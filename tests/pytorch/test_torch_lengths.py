@@ -19,11 +19,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from hypothesis import Phase, given, settings, strategies as st  # noqa: E402
+from native_library import library_in_cpp  # noqa: E402
 from test_torch_launches import patch  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from triton.runtime import jit  # noqa: E402
 
-from pebblesim.operator import boxes, compiling, eager, launch, masks, operators, public, recorded  # noqa: E402
+from pebblesim.operator import boxes, compiling, eager, known, launch, masks, native, operators, public, recorded  # noqa: E402
 from pebblesim.operator.launching import loaded  # noqa: E402
 from pebblesim.operator.lengths import Kind, _rooms  # noqa: E402
 from pebblesim.operator.recent import Recent  # noqa: E402
@@ -175,7 +176,8 @@ class Told:
         driver.fill = lambda *given: self.noted.append(("fill", given[0], given[2])) or self.card.fill(*given)
         driver.copy = self._copied
         patched.setattr(jit.JITFunction, "_do_compile", compiled)
-        patched.setattr(launch, "launch", self._by_triton)
+        for module in (launch, recorded):
+            patched.setattr(module, "launch", self._by_triton)
         some = SimpleNamespace(multi_processor_count=132)
         patched.setattr(torch.cuda, "get_device_properties", lambda device: some)
         for module, name in ((recorded, "_KINDS"), (eager, "_CHECKED"), (eager, "_ALIKE")):
@@ -283,7 +285,7 @@ def test_traced_passes_launch_what_untraced_ones_do(told: Told, d: int) -> None:
     recorded._KINDS.clear()
     assert all(check(told, (2, 3, 1, n, n), d, None, 0) == 2 for n in lengths)
     # both passes, of 16 and 256 tokens or not, and 448 tokens, which tiles divide along queries and not along keys
-    assert sum(len(each.traced or ()) for each in recorded._KINDS.values()) <= 9
+    assert sum(len(each.traced) for each in recorded._KINDS.values()) <= 9
 
 
 @pytest.mark.slow
@@ -324,8 +326,8 @@ def test_values_that_are_a_part_of_keys_have_passes_of_their_own(told: Told, fir
             call = partial(operators.forward, *x, asked)
             again = told.of(call, x, False)
             assert again == told.of(call, x, True) and again[0]
-    (known,) = recorded._KINDS.values()
-    assert known.traced and all(isinstance(each, Kind) for each in known.traced)
+    (kinds,) = recorded._KINDS.values()
+    assert kinds.traced and all(isinstance(each, Kind) for each in kinds.traced)
 
 
 def packed(n: int) -> dict[str, Any]:
@@ -377,3 +379,64 @@ def test_calls_with_masks_and_sinks_launch_what_untraced_ones_do(
         again = told.of(call, [*x, dO], False)
         assert again == told.of(call, [*x, dO], True) and len(again[0]) >= 5
     assert {type(each).__name__ for each in recorded._KEPT.values()} == {"Found"}
+
+
+def causal(n: int) -> dict[str, Any]:
+    return {"is_causal": True}
+
+
+def in_library(told: Told, patched: pytest.MonkeyPatch) -> None:
+    """Let the driver's functions have an address, as those of a library have."""
+    word, number, size, address = ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p
+    driver = told.card.driver
+    for name, types in (
+        ("launch", [address] * 4),
+        ("fill", [word, number, size, address]),
+        ("copy", [address] * 2),
+    ):
+        call = getattr(driver, name)
+        made = ctypes.CFUNCTYPE(ctypes.c_int, *types)(lambda *given, call=call: int(call(*given) is None))
+        patched.setattr(driver, name, made)
+
+
+def passes(told: Told, call: Any, backward: Any, inputs: list[Any]) -> Any:
+    """What both passes tell the card, with names and order numbers in the place of addresses."""
+    found, results = list[Any](), list[Any]()
+    for which in (0, 1):
+        told.noted.clear()
+        results += backward(results[0]) if which else [call()]
+        places = {each.data_ptr(): f"tensor {at}" for at, each in enumerate([*inputs, *results])}
+        found.append([(what, *(told._place(each, places) for each in rest)) for what, *rest in told.noted])
+    return found, [(each.shape, each.stride(), each.dtype) for each in results]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("d", [64, 128, 512])
+@pytest.mark.parametrize("options", [causal, padding, sinks, packed])
+def test_attention_launches_what_python_launches(
+    told: Told, options: Any, d: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both passes of lengths that come first and again, and gradients in the order of O and in another one."""
+    monkeypatch.setattr(compiling, "can", lambda: False)
+    asked, library = list[Any](), library_in_cpp()
+    in_library(told, monkeypatch)
+    later = known._later
+    monkeypatch.setattr(known, "_later", lambda *given: asked.append(1) or later(*given))
+    for table in (recorded._KINDS, recorded._KEPT, recorded._SEEN, eager._CHECKED, eager._ALIKE):
+        table.clear()
+    for n in (500, 511, 512):
+        batch = 1 if options is packed else 2
+        x = [torch.empty(batch, 4, n, d, dtype=torch.bfloat16, requires_grad=True) for _ in "QKV"]
+        rest = options(n)
+        learning = [*x, *(each for each in rest.values() if getattr(each, "requires_grad", False))]
+        whole = torch.empty(batch, n, 4, d, dtype=torch.bfloat16)
+        for dO in (torch.empty_like(x[0]), whole.transpose(1, 2)):
+            call = partial(public.attention, *x, **rest)
+            ways = list[Any]()
+            for by in (None, None, None, library, library):
+                monkeypatch.setattr(native, "library", by)
+                asked.clear()
+                backward = lambda out: torch.autograd.grad(out, learning, dO)  # noqa: B023, E731
+                ways.append(passes(told, call, backward, [*learning, dO]))
+            assert ways[-1] == ways[-2] == ways[-3] and len(ways[-1][0][1]) >= 3
+            assert not asked  # Python made no backward pass at last
