@@ -27,7 +27,8 @@ from pebblesim.kernels.domains import ATTENTION
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
 from pebblesim.operator import forecast_of_bias
-from pebblesim.operator.planning import KernelPlan, chosen, plan
+from pebblesim.operator.planning import chosen
+from pebblesim.operator.plans import KernelPlan, plan
 from pebblesim.operator.programs_of_bias import WIDEST
 
 SCHEDULES = {

@@ -21,7 +21,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.tables import Sheet
 from pebblesim.explaining.judging import judge, table_bytes
 from pebblesim.explaining.result import Explained, explained
-from pebblesim.operator.planning import plan
+from pebblesim.operator.plans import plan
 from pebblesim.views.explained import page
 
 CAUSAL = SeenMask("causal", None, 0)

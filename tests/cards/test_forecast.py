@@ -34,7 +34,7 @@ from pebblesim.launches.launches import launches
 from pebblesim.measuring.calibrate.calibrate import forecast_of, load
 from pebblesim.measuring.calibrate.measure import Measured
 from pebblesim.measuring.calibrate.shapes import Shape, drawn
-from pebblesim.operator.planning import plan
+from pebblesim.operator.plans import plan
 
 H200 = cards.card("H200")
 CAUSAL = masks.of("causal")

@@ -22,7 +22,8 @@ from pebblesim.core.errors import UsageError
 from pebblesim.kernels import releases
 from pebblesim.operator import planning
 from pebblesim.operator.pattern import Pattern, band_of, limits
-from pebblesim.operator.planning import ROOM, chosen, plan
+from pebblesim.operator.planning import ROOM, chosen
+from pebblesim.operator.plans import plan
 
 PAGE = ROOT / "docs" / "attention.md"
 
@@ -300,9 +301,9 @@ def test_planning_loads_no_library() -> None:
 @pytest.mark.parametrize("card", ["H200", "A100"])
 def test_forecasts_are_kept(card: str) -> None:
     """Also those for a card that was not calibrated, whose rates are scaled anew at each call."""
-    first = planning.plan(3000, 64, 4, card=card)
+    first = plan(3000, 64, 4, card=card)
     known = planning._forecasts.cache_info().misses
-    assert planning.plan(3001, 64, 4, card=card).forward[0].tiling == first.forward[0].tiling
+    assert plan(3001, 64, 4, card=card).forward[0].tiling == first.forward[0].tiling
     assert planning._forecasts.cache_info().misses == known
 
 

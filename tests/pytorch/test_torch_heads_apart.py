@@ -87,6 +87,7 @@ def test_gradients_of_parts_are_added_up(
     """Against the definition: batches, sinks, values that are a part of keys, and words of all parts in float32."""
     batch, heads, kv_heads, n_q, n_k = sizes
     seen: list[Any] = []
+    monkeypatch.setattr(launching, "long_enough", lambda *given: True)
     monkeypatch.setattr(launching, "parts_of_heads", lambda *given: number)
     sums = heads_apart.add_up
     monkeypatch.setattr(heads_apart, "add_up", lambda made, to: (seen.append(made), sums(made, to)))
@@ -109,6 +110,7 @@ def test_passes_in_parts_are_traced(monkeypatch: Any) -> None:
     from pytorch.test_torch_lengths import Told, check
 
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(launching, "long_enough", lambda *given: True)
         patched.setattr(launching, "parts_of_heads", lambda *given: 4)
         told = Told(patched)
         assert [check(told, (1, 1, 16, n, n), 512, None, None) for n in (200, 210)] == [2, 2]

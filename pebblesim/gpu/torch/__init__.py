@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pebblesim.operator.planning import KernelPlan, plan
+from pebblesim.operator.plans import KernelPlan, plan
 
 if TYPE_CHECKING:
     from pebblesim.operator.flash import flash_attn_func, flash_attn_varlen_func
