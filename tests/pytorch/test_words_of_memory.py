@@ -47,7 +47,6 @@ ALLOWED = (
     "query.new_empty(query.shape[:-1], dtype=kind)",
     "query.new_empty(0)",
     "self._written.empty(tuple(shape), dtype=dtype or self.dtype, device=self.device)",
-    "written.empty(-(-size // 4), dtype=torch.float32, device=device)",
     "torch.empty(*given, **options)",
     "self.local.empty(self.like, len(heads), tokens.number, words, name in STATISTICS)",
 )
