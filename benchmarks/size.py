@@ -30,7 +30,7 @@ PARTS = {
     ),
     "tensors in memory": ("tables", "strides"),
     "Triton": ("triton", "triton_kernel", "triton_grid", "triton_copies"),
-    "bias, sinks": ("bias", "sequences", "sinks"),
+    "bias, sinks": ("bias", "bias_stays", "sequences", "sequences_past", "sinks"),
     "Gluon: blocks, roles, text": (
         *(
             "gluon",
@@ -47,6 +47,7 @@ PARTS = {
     "Gluon: rows": ("gluon_consumer", "gluon_tables"),
     "Gluon: scores, products": ("gluon_parts", "gluon_parts_plan", "gluon_scores", "gluon_product", "in_parts"),
     "Gluon: columns": ("gluon_columns", "gluon_columns_plan"),
+    "Gluon: bias": ("gluon_sequences", "gluon_sequences_plan", "gluon_gradients"),
     "rules of Gluon programs": ("rules",),
     "CUDA": ("cuda", "cuda_places"),
     "forecasts": ("launch_costs", "storage", "readings", "additions", "gluon_bytes"),

@@ -9,6 +9,7 @@ from hashlib import sha256
 from pebblesim.advice.tiles import HOPPER, SMALL_TILINGS, TILINGS, Tiling, hopper_tiling
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.bias import biased, gradient_of_bias
+from pebblesim.kernels.bias_stays import OF_PART, SPAN, gradients_at_once
 from pebblesim.kernels.cuda import cuda, prelude
 from pebblesim.kernels.gluon import gluon
 from pebblesim.kernels.key_ranges import KeyRanges
@@ -128,6 +129,31 @@ class Shared:
         return triton(program, sizes, scale=0.125, shared=1, far=False).text
 
 
+@dataclass(frozen=True)
+class AtOnce:
+    """dQ and dB of a bias that sequences share, in one kernel for Hopper."""
+
+    n: int = EVEN
+
+    def text(self) -> str:
+        """The source."""
+        schedule = get("backward-two-pass-blocked")
+        assert schedule.problem.rectangle is not None
+        program = gradients_at_once(biased(schedule.in_dims(schedule.problem.rectangle.dims).program))
+        sizes = {
+            "n_q": self.n,
+            "n_k": self.n,
+            "d_k": 32,
+            "d_v": 32,
+            "R": 2,
+            OF_PART: 1,
+            "B_r": 64,
+            SPAN: 128,
+            "b_c": 64,
+        }
+        return gluon(program, sizes, scale=0.125, shared=1).text
+
+
 def _offered(schedule: str, number: int = 0, pool: str = "") -> Tiling:
     pools = [each for name, tilings in TILINGS.items() if pool in name for each in tilings]
     return [each for each in pools if each.schedule == schedule][number]
@@ -196,6 +222,8 @@ GOLDENS = {
     "triton-bias-gradient-ragged": Shared(True, RAGGED),
     "triton-bias-two-pass": Shared(False),
     "triton-bias-two-pass-of-two": Shared(False, RAGGED, 2),
+    "gluon-bias-gradients": AtOnce(),
+    "gluon-bias-gradients-ragged": AtOnce(RAGGED),
     "gluon-two-pass-softcap-ragged": Case(H_TWO_PASS, 64, None, RAGGED, 1, softcap=30.0),
     "cuda-small-cache": InCuda("small-cache"),
     "cuda-large-cache-workers": InCuda("large-cache", 4),

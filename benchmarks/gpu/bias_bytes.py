@@ -3,7 +3,8 @@
     python benchmarks/gpu/bias_bytes.py --seed 1 --calls 8 -o bias_bytes.jsonl
 
 A seed draws layers: lengths that are even or not, heads, sequences that share a bias, and how many of these are at a
-time. Nsight Compute reads the counters of each kernel of both passes. A row is one kernel of one layer.
+time; or, as 0 at a time, layers of 384 for which one kernel computes dQ and dB. Nsight Compute reads the counters of
+each kernel of both passes. A row is one kernel of one layer.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ MARK, OTHERS = "spin_kernel", ("::", "transposes")
 """The kernel that stands between two layers, and what names of kernels have that are no launch of a schedule."""
 
 PASSES = {"O": programs.FORWARD, "dQ": programs.OF_QUERIES, "dK, dV": programs.ACROSS, "dB": programs.OF_BIAS}
+AT_ONCE = {"O": programs.FORWARD, "v": programs.OF_V, "dK, dV": programs.ACROSS, "dQ, dB": programs.AT_ONCE}
 
 
 class Layer(NamedTuple):
@@ -48,23 +50,30 @@ class Layer(NamedTuple):
         """Kernels with so many sequences at a time, by what `attention` looks them up."""
         found = {}
         for (words, width), each in programs.TILINGS.items():
-            several = [programs.Kernels(made.tiling, self.at_a_time) for made in each[:3]]
+            several = [programs.Kernels(made.tiling, max(1, self.at_a_time)) for made in each[:3]]
             found[words, width] = programs.Tilings(*several, each.of_bias)
         return found
 
     def counted(self) -> Iterator[tuple[str, dict[str, int]]]:
         """Bytes of each kernel, by its launch, in the order in which they run; of all heads and sequences."""
-        for name, which in PASSES.items():
+        for name, which in (PASSES if self.at_a_time else AT_ONCE).items():
             with patch.object(programs, "TILINGS", self.tilings):
-                made = programs.kernels_of(which, "16 bits", self.d)
-            program, at_once = programs.program(which, made), self.sequences if name == "dB" else self.at_a_time
-            sizes = {"n_q": self.n, "n_k": self.n, "d_k": self.d, "d_v": self.d, **made.tiling.blocks, "R": at_once}
+                if which == programs.AT_ONCE:
+                    made = programs.at_once(self.n)
+                else:
+                    made = programs.kernels_of(which, "16 bits", self.d)
+            program, at_once = programs.program(which, made), max(1, self.at_a_time)
+            sizes = {"n_q": self.n, "n_k": self.n, "d_k": self.d, "d_v": self.d, **made.tiling.blocks}
+            if name in ("dB", "dQ, dB"):
+                at_once = sizes["B_R"] = self.sequences
+            sizes["R"] = at_once
             times = self.heads * (self.sequences // at_once)
             for launch in launches(program, masked=True, repeated=True):
                 phase = next(each for each in program.phases if each.name == launch.name)
                 alone = programs.part_of(program, (phase.name,))
-                moved = moved_bytes(alone, moved_words(alone, sizes), "bfloat16")
-                yield launch.name, {"read": times * moved.reads, "written": times * moved.writes}
+                moved = moved_bytes(alone, words := moved_words(alone, sizes), "bfloat16")
+                of_sums = 2 * words["dB"][1] if which == programs.AT_ONCE else 0  # which are in float32
+                yield launch.name, {"read": times * moved.reads, "written": times * (moved.writes + of_sums)}
 
     def call(self) -> None:
         """Both passes, by kernels, of one part of the sequences."""
@@ -76,10 +85,16 @@ class Layer(NamedTuple):
         out = torch.empty_like(q)
         made, dB = tuple(map(torch.empty_like, (q, k, v))), torch.empty_like(b)
         asked = kernels.Limits(self.sequences, None, None, False, self.d**-0.5)
-        one = patch.multiple(kernels, _parts=lambda *given: 1, multiprocessors=lambda device: 1)
-        with one, patch.object(programs, "TILINGS", self.tilings):
-            lse = kernels.forward(q, k, v, b, out, asked)
-            kernels.backward(dO, None, q, k, v, b, out, lse, made, dB, asked)
+        one = patch.multiple(
+            kernels,
+            _parts=lambda *given: 1,
+            multiprocessors=lambda device: 1,
+            _at_once=lambda *given: not self.at_a_time,
+        )
+        of_triton = patch.object(programs, "staying", lambda *given: None)
+        with one, of_triton, patch.object(programs, "TILINGS", self.tilings):
+            lse = kernels.forward(q, k, v, b, None, out, asked)
+            kernels.backward(dO, None, q, k, v, b, out, lse, None, made, dB, asked)
 
 
 def drawn(seed: int, number: int) -> Layer:
@@ -88,6 +103,8 @@ def drawn(seed: int, number: int) -> Layer:
     n = 128 * random.randint(1, 5) if random.random() < 0.5 else 16 * random.randint(4, 40)
     d = random.choice([16, 32, 64])
     at_a_time = random.choice([1, 1, 2, 4] if d < 64 else [1, 2])  # as many as fit into shared memory
+    if number % 3 == 2:
+        n, d, at_a_time = 384, random.choice([16, 32]), 0
     return Layer(n, d, random.randint(1, 6), 8 * random.randint(1, 4), at_a_time)
 
 

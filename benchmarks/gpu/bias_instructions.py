@@ -5,7 +5,9 @@
 Needs Triton, and no GPU: the kernels are compiled for an H200 and taken apart. Four schedulers of a multiprocessor
 begin an instruction of 32 threads in each cycle, 128 of a thread in all, and 16 exponentials (CUDA C++ programming
 guide, throughput of arithmetic instructions, compute capability 9.0). The layer has 4 heads of 384 tokens and 512
-sequences. "dQ, dK, dV" is the kernel of `bias_one_pass.py`, which computes them at once.
+sequences. "dQ, dK, dV" is the kernel of `bias_one_pass.py`, which computes them at once. Of a kernel for Hopper they
+are those of the loop over sequences or, where rows of the bias stay, of the one over tiles in it, in the mean of its
+warpgroups, each of which has a text of its own.
 """
 
 from __future__ import annotations
@@ -21,14 +23,18 @@ from typing import Any, NamedTuple
 
 import bias_one_pass
 
+from pebblesim.kernels.gluon import gluon
 from pebblesim.kernels.triton import triton
 from pebblesim.operator import programs_of_bias as programs
 
-D, PAIRS = 32, 512 * 4 * 384 * 384
+D, KEYS = 32, 384
+PAIRS = 512 * 4 * KEYS * KEYS
 THREADS, EXPONENTIALS, UNITS, CLOCK = 128, 16, 132, 1.98e9
 """Instructions and exponentials that a multiprocessor begins a cycle, multiprocessors, and the highest clock in Hz."""
 
 PASSES = {"O": programs.FORWARD, "dQ": programs.OF_QUERIES, "dK, dV": programs.ACROSS, "dB": programs.OF_BIAS}
+
+STAYING = {"O, rows stay": programs.FORWARD, "dK, dV, rows stay": programs.ACROSS}
 
 AT_ONCE = (64, 64, 4, 2)
 """Tiles, warps and stages of the kernel of `bias_one_pass.py`."""
@@ -45,13 +51,15 @@ GROUPS = {
 
 
 class Made(NamedTuple):
-    """A kernel: its text, its name, the names of vectors among its tensors, and pairs of a tile for each thread."""
+    """A kernel: its text, its name, names of tensors in float32, all tensors that it is given addresses of, pairs of an
+    iteration for each thread, and its warpgroups if it is one for Hopper."""
 
     text: str
     name: str
     wide: frozenset[str]
     tensors: tuple[str, ...]
     pairs: float
+    warpgroups: int = 0
 
 
 def kernels() -> Iterator[tuple[str, Made]]:
@@ -63,6 +71,21 @@ def kernels() -> Iterator[tuple[str, Made]]:
         options = programs.launched(made.tiling)
         source = triton(program, sizes, "bfloat16", scale=D**-0.5, far=False, shared=1, **options)
         yield name, _made(program, source, blocks, made.sequences)
+    for name, which in STAYING.items():
+        made = programs.STAYING[which]
+        program, blocks = programs.program(which, made), made.tiling.blocks
+        stay, stream = blocks.values()
+        lengths = (64 * KEYS, KEYS) if which == programs.FORWARD else (KEYS, 64 * KEYS)
+        sizes = {**dict(zip(("n_q", "n_k"), lengths, strict=True)), "d_k": D, "d_v": D, "R": 2, **blocks}
+        source = gluon(program, sizes, scale=D**-0.5, shared=1, stages=made.tiling.stages, at_once=made.sequences)
+        vectors = frozenset({"L", "v"})
+        yield name, Made(source.text, source.kernels[-1].name, vectors, (), stay * stream / 128, made.sequences)
+    made = programs.at_once(KEYS)
+    program, blocks = programs.program(programs.AT_ONCE, made), made.tiling.blocks
+    sizes = {"n_q": 64 * KEYS, "n_k": 64 * KEYS, "d_k": D, "d_v": D, "R": 2, **blocks}
+    text = gluon(program, sizes, scale=D**-0.5, shared=1, stages=made.tiling.stages).text
+    groups = made.tiling.warps // 4 - 1
+    yield "dQ, dB", Made(text, "dQ_dB", frozenset({"dB"}), (), blocks["B_r"] * KEYS / groups / 128, groups)
     program, source = bias_one_pass.source(AT_ONCE)
     yield "dQ, dK, dV", _made(program, source, dict(zip(("B_r", "B_c"), AT_ONCE[:2], strict=True)), 1, "dQ")
 
@@ -85,7 +108,6 @@ def in_loop(made: Made, folder: Path) -> Counter[str]:
     """Instructions of a thread in the innermost loop that multiplies, for each pair, by what they are."""
     import triton as compiler
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
 
     path = folder / f"kernels_{made.name}.py"
     path.write_text(made.text, encoding="utf-8")
@@ -93,22 +115,54 @@ def in_loop(made: Made, folder: Path) -> Counter[str]:
     assert spec is not None and spec.loader is not None
     spec.loader.exec_module(module := module_from_spec(spec))
     function = getattr(module, made.name)
-    tensors = [f"*{'fp32' if name in made.wide else 'bf16'}" for name in made.tensors]
-    kinds = dict(zip(function.arg_names, [*tensors, *["i32"] * len(function.arg_names)], strict=False))
-    general = set(function.do_not_specialize or ())
-    attributes = {(at,): [["tt.divisibility", 16]] for at, name in enumerate(kinds) if name not in general}
-    source = ASTSource(function, kinds, {}, attributes)
+    source = _of_gluon(made, function) if made.warpgroups else _of_triton(made, function)
     compiled = compiler.compile(source, GPUTarget("cuda", 90, 32), _asked(made.text, made.name))
     (folder / "kernel.cubin").write_bytes(compiled.asm["cubin"])
     origin = find_spec("triton")
     assert origin is not None and origin.origin is not None
     tool = Path(origin.origin).parent / "backends/nvidia/bin/nvdisasm"
     text = subprocess.run([str(tool), "-c", str(folder / "kernel.cubin")], capture_output=True, text=True, check=True)
-    return Counter({name: count / made.pairs for name, count in _loop(text.stdout.splitlines()).items()})
+    loops = _loops(text.stdout.splitlines())
+    if not made.warpgroups:
+        return Counter({name: count / made.pairs for name, count in loops[0].items()})
+    of_sequences = sorted((each for each in loops if each["MUFU"] >= made.pairs), key=Counter.total)
+    whole = sum(of_sequences[: made.warpgroups], Counter[str]())
+    return Counter({name: count / made.pairs / made.warpgroups for name, count in whole.items()})
 
 
-def _loop(lines: list[str]) -> Counter[str]:
-    """Instructions of the loop that has most exponentials, by name; of several, those of the shortest."""
+def _of_triton(made: Made, function: Any) -> Any:
+    """The source of a Triton kernel, with the types of its arguments."""
+    from triton.compiler import ASTSource
+
+    tensors = [f"*{'fp32' if name in made.wide else 'bf16'}" for name in made.tensors]
+    kinds = dict(zip(function.arg_names, [*tensors, *["i32"] * len(function.arg_names)], strict=False))
+    general = set(function.do_not_specialize or ())
+    attributes = {(at,): [["tt.divisibility", 16]] for at, name in enumerate(kinds) if name not in general}
+    return ASTSource(function, kinds, {}, attributes)
+
+
+def _of_gluon(made: Made, function: Any) -> Any:
+    """The source of a Gluon kernel, with the types of its arguments, as `run` describes boxes to the copy engine."""
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    boxes = {}
+    for name, kind, sides in re.findall(r"    (\w+) = (copies|numbers|tiles|vectors)_of\(\w+, (.*)\)\n", made.text):
+        *_, rows, columns = (0, *(int(side) if side.isdecimal() else 0 for side in sides.split(", ")))
+        boxes_of = {"copies": [1, 1, 1, rows, columns], "tiles": [1, 1, rows, columns]}
+        box, word = (boxes_of[kind], "bf16") if kind in boxes_of else ([1, columns], "fp32")
+        layout = gl.NVMMASharedLayout.get_default_for(box, gl.float32 if word == "fp32" else gl.bfloat16)
+        boxes[name] = f"tensordesc<{word}{box},{layout!r}>"
+    kinds = {name: boxes.get(name, "i32") for name in function.arg_names}
+    for name in kinds:
+        if name.endswith("_ptr"):
+            kinds[name] = "*fp32" if name.removesuffix("_ptr") in made.wide else "*bf16"
+    attributes = {(at,): [["tt.divisibility", 16]] for at, name in enumerate(kinds) if kinds[name][0] == "*"}
+    return GluonASTSource(function, kinds, {}, attributes)
+
+
+def _loops(lines: list[str]) -> list[Counter[str]]:
+    """Instructions of loops, by name: of those with most exponentials first, and of these of the shortest."""
     labels = {found[1]: at for at, line in enumerate(lines) if (found := re.match(r"^(\.L_x_\d+):", line.strip()))}
     loops = []
     for at, line in enumerate(lines):
@@ -116,7 +170,7 @@ def _loop(lines: list[str]) -> Counter[str]:
         if jump and labels.get(jump[1], at) < at:
             inside = (INSTRUCTION.search(x) for x in lines[labels[jump[1]] : at])
             loops.append(Counter(found[1] for found in inside if found))
-    return max(loops, key=lambda found: (found["MUFU"], -found.total()))
+    return sorted(loops, key=lambda found: (-found["MUFU"], found.total()))
 
 
 def main() -> None:
@@ -134,7 +188,7 @@ def main() -> None:
             print("|", " | ".join([name, *numbers, *(f"{each:.0f}" for each in times)]), "|")
             if name in PASSES:
                 whole.update(instructions=total, exponentials=exponentials, time=times[0], alone=times[1])
-    print("all but the last: {instructions:.1f}, {time:.0f} µs; {exponentials:.2f}, {alone:.0f} µs".format(**whole))
+    print("O, dQ, dK and dV, dB: {instructions:.1f}, {time:.0f} µs; {exponentials:.2f}, {alone:.0f} µs".format(**whole))
 
 
 if __name__ == "__main__":

@@ -80,9 +80,9 @@ def measured(torch: Any, asked: argparse.Namespace, began: float) -> None:
         q, k, v, dO = (normal(sequences, heads, n, D) for _ in range(4))
         b, out = normal(1, 1, heads, n, n), torch.empty_like(q)
         limits = kernels.Limits(sequences, None, None, False, D**-0.5)
-        lse = kernels.forward(q, k, v, b, out, limits)
+        lse = kernels.forward(q, k, v, b, None, out, limits)
         true = tuple(map(torch.empty_like, (q, k, v)))
-        kernels.backward(dO, None, q, k, v, b, out, lse, true, None, limits)
+        kernels.backward(dO, None, q, k, v, b, out, lse, None, true, None, limits)
         layer: dict[str, Any] = {"n": n, "heads": heads, "sequences": sequences}
         usual = by_kernel(torch, partial(passes, torch, (q, k, v), b, dO, limits))
         keep(asked, began, layer | {"tiles": "usual", "kernels": usual})

@@ -125,7 +125,7 @@ def _with_atomics() -> Any:
             ctx.asked = kernels.Limits(q.shape[0], None, None, False, q.shape[-1] ** -0.5)
             out = torch.empty_like(q)
             with patch.object(programs, "TILINGS", alone):
-                lse = kernels.forward(q, k, v, b[None], out, ctx.asked)
+                lse = kernels.forward(q, k, v, b[None], None, out, ctx.asked)
             ctx.save_for_backward(q, k, v, b, out, lse)
             return out
 
@@ -135,7 +135,7 @@ def _with_atomics() -> Any:
             dB = torch.zeros(b.shape[1:], dtype=torch.float32, device=b.device)
             made = tuple(map(torch.empty_like, (q, k, v)))
             with patch.object(programs, "TILINGS", alone):
-                pairs = kernels._met(q, k, v, b[None], ctx.asked, True)
+                pairs = kernels._met(q, k, v, b[None], None, ctx.asked, True)
                 L, dO, scale = lse.flatten(0, 1), dO.contiguous(), ctx.asked.scale
                 run = module(q.shape[2], scale, str(q.dtype).removeprefix("torch.")).run
                 sums = run(dB, q, k, v, dO, out, L, pairs.bias, results={"dQ": made[0]})["v"]

@@ -69,9 +69,9 @@ def passes(torch: Any, x: tuple[Any, ...], b: Any, dO: Any, asked: Any) -> None:
     from pebblesim.operator import bias as kernels
 
     out = torch.empty_like(dO)
-    lse = kernels.forward(*x, b, out, asked)
+    lse = kernels.forward(*x, b, None, out, asked)
     made, dB = tuple(map(torch.empty_like, x)), torch.empty_like(b)
-    kernels.backward(dO, None, *x, b, out, lse, made, dB, asked)
+    kernels.backward(dO, None, *x, b, out, lse, None, made, dB, asked)
 
 
 USUAL = {

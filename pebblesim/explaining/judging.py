@@ -314,7 +314,7 @@ def _with_bias(call: AttentionCall, card: Card) -> Mapping[str, tuple[float, str
     found = {}
     for way in ("forward", "backward"):
         seconds = forecast_of_bias.seconds(way, sizes, dtype, None, mask.gradient, card)
-        found[way] = seconds, forecast_of_bias.names(way, sizes, dtype, mask.gradient)
+        found[way] = seconds, forecast_of_bias.names(way, sizes, dtype, mask.gradient, card)
     return found
 
 

@@ -92,7 +92,7 @@ def gradient_of_bias(program: ir.Program) -> ir.Program:
     Raises:
         UsageError: it is another one.
     """
-    found = [pair for phase in program.phases if (pair := _rows_and_keys(phase.body)) is not None]
+    found = [pair for phase in program.phases if (pair := rows_and_keys(phase.body)) is not None]
     if len(found) != 1 or BIAS not in program.inputs:
         raise UsageError(f"{program.name} has no loop over rows of queries, with dS for a bias in it.")
     ((rows, keys),) = found
@@ -110,7 +110,7 @@ def gradient_of_bias(program: ir.Program) -> ir.Program:
         return replace(node, tensor=apart[node.tensor.name], at=sequence) if isinstance(node, ir.Read) else node
 
     sums = ir.Tile("dB", pairs)
-    product = next(node for node in keys.body if _adds_dQ(node))
+    product = next(node for node in keys.body if adds_dQ(node))
     added = ir.Compute(ir.Ref(sums, pairs), next(ir.refs(product.expr)), "add", product.line)
     bias = [node for node in keys.body if isinstance(node, ir.Read | ir.Delete) and node.tile.name == BIAS]
     each = [added if node is product else of_sequence(node) for node in keys.body if node not in bias]
@@ -136,16 +136,16 @@ def gradient_of_bias(program: ir.Program) -> ir.Program:
     )
 
 
-def _rows_and_keys(body: list[ir.Node]) -> tuple[ir.Loop, ir.Loop] | None:
+def rows_and_keys(body: list[ir.Node]) -> tuple[ir.Loop, ir.Loop] | None:
     """The loop over rows of queries, and the one over keys in it that adds to dQ."""
     for rows in (node for node in body if isinstance(node, ir.Loop)):
         for keys in (node for node in rows.body if isinstance(node, ir.Loop)):
-            if any(map(_adds_dQ, keys.body)):
+            if any(map(adds_dQ, keys.body)):
                 return rows, keys
     return None
 
 
-def _adds_dQ(node: ir.Node) -> TypeGuard[ir.Compute]:
+def adds_dQ(node: ir.Node) -> TypeGuard[ir.Compute]:
     """Whether a product of a tile of pairs with keys is added to rows of dQ."""
     match node:
         case ir.Compute(mode="add", expr=ir.MatMul(left=ir.Ref(transposed=False) as left)):

@@ -23,16 +23,20 @@ from pebblesim.kernels.gluon_block import Block, loops_of
 from pebblesim.kernels.gluon_columns import ColumnsRoles
 from pebblesim.kernels.gluon_columns_plan import check_columns, columns_of
 from pebblesim.kernels.gluon_consumer import Consumer
+from pebblesim.kernels.gluon_gradients import GradientsRoles, gradients_of
 from pebblesim.kernels.gluon_parts_plan import product_of, scores_of
 from pebblesim.kernels.gluon_plan import check_shared, multiplies, refused, rows_of
 from pebblesim.kernels.gluon_product import ProductRoles
 from pebblesim.kernels.gluon_roles import Roles
 from pebblesim.kernels.gluon_scores import ScoresRoles
+from pebblesim.kernels.gluon_sequences import SequencesRoles
+from pebblesim.kernels.gluon_sequences_plan import sequences_of
 from pebblesim.kernels.gluon_text import HELPERS, common
 from pebblesim.kernels.gluon_widths import divided
 from pebblesim.kernels.gluon_writer import GluonWriter
 from pebblesim.kernels.in_parts import part_of, sums_between
 from pebblesim.kernels.products import products
+from pebblesim.kernels.sequences_past import is_past, of_one
 from pebblesim.kernels.strides import WORDS as GROUP
 from pebblesim.kernels.tables import GROUP_OF_WORDS, Tables, tables
 from pebblesim.kernels.triton import Source, Writes, check, for_no_pair, module, most_words, setting_of
@@ -64,6 +68,7 @@ def gluon(
     dense: bool = False,
     softcap: float = 0.0,
     sums: bool = False,
+    at_once: int = 3,
     apart: bool = False,
 ) -> Source:
     """Write the Gluon source of a program, for cards with compute capability 9.0.
@@ -80,6 +85,8 @@ def gluon(
         shared, dense: as for `triton`; so many heads of queries are a power of two of at most 64.
         sums: as for `triton`.
         softcap: as for `triton`.
+        at_once: of a program of `kernels.sequences_past`, whose sizes are then those of one length in tiles, the
+            sequences that a block has at a time.
         apart: the gradients of keys are parts of sums, and `results` has them in float32.
 
     Raises:
@@ -94,6 +101,8 @@ def gluon(
     onto = sums_between(program)
     if shared:
         program = copied(program, sizes, GROUP_OF_WORDS)
+    streams = at_once if is_past(program) else 0
+    program = of_one(program) if streams else program
     made = _launches(program, onto)
     _check_pairs(program, made, sizes, mask)
     band, apart_in_memory = mask if isinstance(mask, Band) else None, (shared, dense)
@@ -101,7 +110,7 @@ def gluon(
     setting = replace(setting, sums=sums)
 
     def written(setting: Setting, launch: Launch, name: str) -> Writes:
-        found = _planned(program, launch, sizes, stages, persistent, setting.tables)
+        found = _planned(program, launch, sizes, stages, persistent, setting.tables, streams)
         if found is None:
             return Writer(setting, launch, name)
         block, roles = found
@@ -170,7 +179,13 @@ def _launches(program: ir.Program, onto: Collection[ir.Tensor] = ()) -> list[Lau
 
 
 def _planned(
-    program: ir.Program, launch: Launch, sizes: ir.Sizes, stages: int, persistent: bool, kept: Tables
+    program: ir.Program,
+    launch: Launch,
+    sizes: ir.Sizes,
+    stages: int,
+    persistent: bool,
+    kept: Tables,
+    streams: int = 0,
 ) -> tuple[Block, type[Roles]] | None:
     """The plan of a launch's Gluon kernel, and the maker of its statements; None if it is written as for Triton.
 
@@ -178,6 +193,8 @@ def _planned(
     """
     if not multiplies(launch):
         return None
+    if streams:
+        return sequences_of(program, launch, sizes, stages, streams), SequencesRoles
     loops = loops_of(launch)
     if _is_of_table(launch):
         loops = loops_of(divided(launch, sizes))
@@ -186,6 +203,8 @@ def _planned(
     found: tuple[Block, type[Roles]]
     if loops is not None and (scores := scores_of(loops, sizes, stages)):
         found = scores, ScoresRoles
+    elif gradients := gradients_of(launch, sizes, stages):
+        return gradients, GradientsRoles
     elif columns := columns_of(launch, sizes, stages):
         found = columns, ColumnsRoles
     else:
@@ -207,4 +226,6 @@ def _common(setting: Setting, writers: list[Writes]) -> str:
     kernels = [each for each in writers if isinstance(each, GluonWriter)]
     layouts, helpers = ({name for each in kernels for name in getattr(each, what)} for what in ("layouts", "helpers"))
     widths, stored = ({each.width for each in layouts if each.stored is kind} for kind in (False, True))
-    return common(setting.dtype, bool(setting.strides.of), widths, stored, helpers)
+    stays = (each.plan.stays for each in kernels)
+    kept = {(each.side, each.wide) for each in stays if each is not None}
+    return common(setting.dtype, bool(setting.strides.of), widths, stored, helpers, kept)

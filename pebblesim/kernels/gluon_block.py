@@ -1,7 +1,7 @@
 """A block of a Hopper kernel as data: its streams, its roles, and what they hand to each other in shared memory.
 
 A block has two roles. The producer, one warp, copies boxes into shared memory by the copy engine (TMA). The consumers,
-one to three warpgroups, multiply them on tensor cores (wgmma), with accumulators in registers. All four families of
+one to three warpgroups, multiply them on tensor cores (wgmma), with accumulators in registers. All six families of
 kernels are this record, and one builder (`gluon_roles`) makes the producer, shared memory and the grid of each from it:
 
 - A `Buffer` is what the producer brings of one read of the schedule: boxes that stay for a whole tile of the grid, or a
@@ -20,9 +20,11 @@ kernels are this record, and one builder (`gluon_roles`) makes the producer, sha
 | scores | parts of keys | parts of rows | one part | rows | tiles of a table of pairs |
 | product | parts of a table and of a matrix | accumulators | one part | rows | the result, through the ring |
 | columns | halves of keys that are values | rows | none | keys, columns of sums | nothing |
+| sequences | those of a loop, for each warpgroup | rows of a bias, and of a sequence | none | sequences | nothing |
+| gradients | all of a sequence | rows of a bias and of its gradient | a tile of keys | keys | nothing |
 
 What only a consumer of one family knows is the order of its statements, in `gluon_consumer`, `gluon_scores`,
-`gluon_product` and `gluon_columns`.
+`gluon_product`, `gluon_columns`, `gluon_sequences` and `gluon_gradients`.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ THREADS = 128
 MOST_WARPGROUPS = 3
 """Warpgroups with sums beside the warp that loads: a fourth would have too few registers."""
 
-REGISTERS = {1: 240, 2: 240, 3: 160}
+REGISTERS = {1: 240, 2: 240, 3: 160, 4: 120}
 """Registers of a thread, by the number of warpgroups with sums; a multiple of 8."""
 
 LOADING_REGISTERS = 24
@@ -140,7 +142,8 @@ class Handed:
         arrivals: how many consumers put a part of a tile into a slot.
         note: what for.
         inside: whether the slots are those of a ring.
-        reduced: "rowmax" or "rowsum" of a vector in float32, of which each consumer has that of its columns; else "".
+        reduced: in float32, "rowmax" or "rowsum" of a vector, of which each consumer has that of its columns, or "sum"
+            of a tile, of which each has some terms; else "".
     """
 
     tile: ir.Tile
@@ -190,6 +193,29 @@ class Addition:
     product: ir.Compute
     handed: Handed
     sent: Outgoing
+
+
+@dataclass(frozen=True, eq=False)
+class Stays:
+    """Rows of a bias that stay in shared memory while sequences stream past.
+
+    Attributes:
+        read: the primitive that reads them, whole.
+        scores: the tile whose products start from a tile of them.
+        tiles, side: how many tiles they are, and columns of each.
+        wide: whether they are there in float32, and divided by the scale; else in the words of the matrices.
+    """
+
+    read: ir.Read
+    scores: ir.Tile
+    tiles: int
+    side: int
+    wide: bool
+
+    @property
+    def room(self) -> str:
+        """The name of the room, and with `_full` of its barrier."""
+        return f"{self.read.tile.name}_rows"
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,7 +292,7 @@ class Block(Loops):
 
     Attributes:
         warpgroups: how many have sums.
-        shares: how many of these have the same rows, and divide columns.
+        shares: how many of these have the same rows, and divide columns or sequences.
         sides: lengths of a warpgroup's tiles, where they are not those of the schedule's.
         across: columns of the tiles that vectors of rows meet; None for those of the streamed tiles.
         stages: slots of a ring.
@@ -280,6 +306,7 @@ class Block(Loops):
         persistent: whether there are as many blocks as multiprocessors, each with several tiles of the grid, one after
             the other: what the next one needs arrives while one ends.
         roomy: whether threads have registers left, in which they exchange columns before they store sums.
+        stays: what stays while sequences stream past, of which each warpgroup then has one at a time.
     """
 
     warpgroups: int
@@ -295,6 +322,7 @@ class Block(Loops):
     turns: int = 0
     persistent: bool = False
     roomy: bool = True
+    stays: Stays | None = None
 
     @property
     def writes(self) -> list[ir.Write]:

@@ -2,7 +2,8 @@
 
 Contiguous matrices are (heads, rows, columns). Those with strides of their own are (batch, heads, n, columns), and
 where heads of queries share keys, a position has a row of each of these: the copy engine takes these heads for one more
-axis, and brings their rows next to each other, as a block has them.
+axis, and brings their rows next to each other, as a block has them. Those with several copies are (batch, copies,
+heads, n, columns).
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ Box = tuple[int, ...]
 HEADS = "own"
 """The argument of a kernel that says how many heads of keys a batch has."""
 
+COPY = "r"
+"""The name of the number of a copy, of matrices that have several."""
+
 SPLIT = Let(("batch", "key_head"), (term("head") // HEADS, term("head") % HEADS))
 """The statement of a kernel that finds the batch and the head of keys of matrices with strides."""
 
@@ -34,6 +38,8 @@ def sides(setting: Setting, tensor: ir.Tensor, box: Box) -> tuple[int, ...]:
     if tensor not in setting.strides.of:
         return 1, *box
     (rows, width), together = box, setting.strides.several(tensor)
+    if tensor in setting.strides.copies:
+        return 1, 1, 1, rows, width
     if together > 1:  # of a position some heads, or all of them
         return 1, 1, max(rows // together, 1), min(rows, together), width
     return 1, 1, rows, width
@@ -45,6 +51,8 @@ def corner(setting: Setting, tensor: ir.Tensor, box: Box, row: Term, column: Any
         return Items((Name("head"), row))
     if tensor not in setting.strides.of:
         return Items((Name("head"), row, term(column)))
+    if tensor in setting.strides.copies:
+        return Items((Name("batch"), Name(COPY), Name("key_head"), row, term(column)))
     together = setting.strides.several(tensor)
     place = [row // together, row % together if together > box[0] else ZERO] if together > 1 else [row]
     return Items((Name("batch"), Name("key_head"), *place, term(column)))
@@ -56,7 +64,10 @@ def described(setting: Setting, tensor: ir.Tensor, box: Box) -> Call:
     if tensor in setting.tables.tiled:
         return own("pairs_of", start, *box)
     if len(box) == 1:
-        return own("vectors_of", start, setting.size(tensor.shape[0]), *box)
+        of = "numbers_of" if tensor.apart is not None else "vectors_of"
+        return own(of, start, setting.size(tensor.shape[0]), *box)
+    if tensor in setting.strides.copies:
+        return own("copies_of", start, *box)
     if is_float32(setting.program, tensor):
         return own("sums_of", start, *box)
     return own("tiles_of", start, *box, *[together] * (together > 1))

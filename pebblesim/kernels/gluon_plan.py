@@ -121,10 +121,10 @@ def rows_of(
     _check_tiles(program, made, sizes)
     made = replace(made, buffers=_buffers(program, made, sizes))
     putting_off = replace(made, late=_late(made))
-    if not made.additions and _held(putting_off, sizes) <= made.most:
+    if not made.additions and held(putting_off, sizes) <= made.most:
         made = putting_off
     turns = 2 * (persistent and groups == 2 and _narrow(loop, made.late, sizes))
-    return replace(made, roomy=_held(made, sizes) < made.most, turns=turns)
+    return replace(made, roomy=held(made, sizes) < made.most, turns=turns)
 
 
 def _narrow(loop: ir.Loop, late: tuple[ir.Compute, ...], sizes: ir.Sizes) -> bool:
@@ -223,12 +223,12 @@ def _check_tiles(program: ir.Program, plan: Block, sizes: ir.Sizes) -> None:
             width = padded(columns, sizes)
             if rows is not plan.own or not 16 <= width <= WIDEST or width & (width - 1):
                 raise refused(program, f"line {line} has a tile of other rows, or of {width} columns", SMALLER_BLOCKS)
-    if (held := _held(plan, sizes)) >= (most := REGISTERS[plan.warpgroups]):
-        why = f"a thread of {plan.launch.name} holds {held} words in {most} registers"
+    if (taken := held(plan, sizes)) >= (most := REGISTERS[plan.warpgroups]):
+        why = f"a thread of {plan.launch.name} holds {taken} words in {most} registers"
         raise refused(program, why, SMALLER_BLOCKS)
 
 
-def _held(plan: Block, sizes: ir.Sizes) -> int:
+def held(plan: Block, sizes: ir.Sizes) -> int:
     """Most registers of a thread for tiles at once, with the operands of products that are put off."""
     body, transposed = plan.launch.block, held_transposed(plan)
     computed = {node.target.tile for node in ir.walk(body) if isinstance(node, ir.Compute)}

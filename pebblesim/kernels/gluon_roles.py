@@ -18,7 +18,7 @@ from pebblesim.kernels import statements as st
 from pebblesim.kernels.bias import RowsPlaces
 from pebblesim.kernels.facts import facts_of
 from pebblesim.kernels.gluon_block import ROWS, Block, Buffer, Handed, filled, freed
-from pebblesim.kernels.gluon_boxes import SPLIT, Box, corner, sides
+from pebblesim.kernels.gluon_boxes import SPLIT, Box, address, corner, sides
 from pebblesim.kernels.gluon_plan import held_transposed, refused
 from pebblesim.kernels.gluon_scope import RowsScope, RowsValues
 from pebblesim.kernels.gluon_text import STREAMED_TOGETHER
@@ -75,11 +75,12 @@ class Roles(Lowering):
 
     values: RowsValues
     scope: RowsScope
+    makes_values: type[RowsValues] = RowsValues
 
     def __init__(self, setting: Setting, plan: Block) -> None:
         scope = RowsScope(setting, plan)
         facts = facts_of(setting, plan.launch, held_transposed(plan))
-        super().__init__(RowsValues(scope, facts), RowsPlaces(scope))
+        super().__init__(self.makes_values(scope, facts), RowsPlaces(scope))
         self.plan, self.asking = plan, False  # whether each tile asks if it is cut
         self.running: list[Issued] = []  # products
         self.reserve(*ORDER.split())
@@ -244,6 +245,10 @@ class Roles(Lowering):
     def number(self) -> Name:
         """The number of the block's tile."""
         return self.scope.number_of(self.plan.own)
+
+    def addresses(self, setting: Setting, tensors: list[ir.Tensor]) -> list[st.Statement]:
+        """Where the rows of the block's head begin, of tensors that threads move; `setting`: of all blocks."""
+        return [st.Let((f"{tensor.name}_at",), (address(setting, tensor),)) for tensor in tensors]
 
     # Products that run
 

@@ -90,7 +90,8 @@ class RowsScope(Scope):
     def slot(self, turn: Term) -> Let:
         """The slot of a ring, and the phase of its barriers, once so many were filled for this tile of the grid."""
         stages, turn = self.plan.stages, term("filled") + turn if self.plan.persistent else turn
-        return Let(("slot", "phase"), (turn % stages, turn // stages & 1))
+        slot = turn % stages
+        return Let(("slot", "phase"), (term("w") * stages + slot if self.plan.stays else slot, turn // stages & 1))
 
     def slot_of(self, number: Term) -> Let:
         """The slot of a ring, and the phase of its barriers, for a tile that is streamed."""

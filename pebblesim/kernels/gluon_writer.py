@@ -8,7 +8,7 @@ from functools import cached_property
 
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.gluon_block import Block
-from pebblesim.kernels.gluon_boxes import HEADS, address, described
+from pebblesim.kernels.gluon_boxes import HEADS, described
 from pebblesim.kernels.gluon_roles import Roles
 from pebblesim.kernels.gluon_text import for_each_query, general, started
 from pebblesim.kernels.rules import broken
@@ -26,13 +26,19 @@ class GluonWriter:
 
     def __init__(self, setting: Setting, name: str, plan: Block, roles: Callable[[Setting, Block], Roles]) -> None:
         here = {tensor: f"{tensor.name}_at" for tensor in setting.of}
-        self._setting, self._name, self._plan = setting, name, plan
+        self._setting, self._name, self.plan = setting, name, plan
         self._roles = roles(replace(setting, of=here), plan)
-        tensors = dict.fromkeys(node.tensor for node in moves(plan.launch))
+        tensors = dict.fromkeys(node.tensor for node in self._moves)
         self._stored = [tensor for tensor in tensors if tensor not in self._roles.boxes]
         self._strides = [tensor for tensor in setting.strides.of if tensor in self._stored]
         apart = bool(setting.strides.of)
         self._numbers = (*setting.free, *self._roles.numbers, *[HEADS] * apart, *numbers_of_sinks(tensors, apart))
+
+    @property
+    def _moves(self) -> list[ir.Read | ir.Write | ir.Init]:
+        """The primitives that move words, that of what stays first."""
+        stays = self.plan.stays
+        return [*([] if stays is None else [stays.read]), *moves(self.plan.launch)]
 
     @cached_property
     def program(self) -> KernelProgram:
@@ -40,8 +46,7 @@ class GluonWriter:
         roles, setting = self._roles, self._setting
         strides = [setting.strides.in_words(tensor) for tensor in self._strides]
         stored = [tensor for tensor in setting.of if tensor in self._stored]
-        addresses = [st.Let((f"{tensor.name}_at",), (address(setting, tensor),)) for tensor in stored]
-        rows = [*strides, *roles.within_tile([*addresses, *roles.tile()])]
+        rows = [*strides, *roles.within_tile([*roles.addresses(setting, stored), *roles.tile()])]
         return KernelProgram(tuple(rows), tuple(roles.within_tile(roles.loading())), tuple(roles.allocated()))
 
     # Facts of the program
@@ -62,8 +67,8 @@ class GluonWriter:
     @property
     def kernel(self) -> Kernel:
         """The kernel, of which `text` is the source."""
-        launch, numbers = self._plan.launch, ((), tuple(self._behind_tiles[len(self._stored) :]))
-        tensors = dict.fromkeys(node.tensor.name for node in moves(launch) if not isinstance(node, ir.Init))
+        launch, numbers = self.plan.launch, ((), tuple(self._behind_tiles[len(self._stored) :]))
+        tensors = dict.fromkeys(node.tensor.name for node in self._moves if not isinstance(node, ir.Init))
         return Kernel(self._name, launch, tuple(tensors), blocks(launch, self._setting.sizes, 1), numbers, self.program)
 
     # The launch
@@ -96,7 +101,8 @@ class GluonWriter:
         loaded = {each.tiles for each in within(program.loads) if isinstance(each, st.Fetch)}
         named = (each.names if isinstance(each, st.Barriers) else (each.name,) for each in program.allocated)
         rooms = [name for names in named for name in names]
-        of_loads = [tiles for tiles in self._described if tiles in loaded]
+        each = self.plan.stays is not None
+        of_loads = [*["w: gl.constexpr"] * each, *(tiles for tiles in self._described if tiles in loaded)]
         of_rows = [*rooms, *(tiles for tiles in self._described if tiles not in loaded), *behind]
         of_loads += [*(room for room in rooms if room in used), *self._numbers]
         return "\n".join(
@@ -112,6 +118,6 @@ class GluonWriter:
                 general(behind[len(self._stored) :]),
                 f"def {name}({', '.join([*self._described, *behind])}):",
                 *printed(program.allocated, GLUON),
-                *started(name, self._plan.warpgroups, of_rows, of_loads),
+                *started(name, self.plan.warpgroups, of_rows, of_loads[each:], each),
             ]
         )

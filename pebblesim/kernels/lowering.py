@@ -268,7 +268,7 @@ class Lowering:
     def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:
         """Store a value where a primitive writes it."""
         ranges, name = ir.moved_part(node), self.setting.of[node.tensor]
-        where = all_of(self.places.inside(node.tensor, ranges))
+        where = all_of(self.places.written(node.tensor, ranges))
         place = self.places.address(node.tensor, ranges, at)
         self.say(st.Store(node.tensor, place, value.to(f"{name}.dtype.element_ty"), where, line=node.line))
 

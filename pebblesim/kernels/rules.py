@@ -85,6 +85,15 @@ def filled_at(made: KernelProgram) -> dict[str, str]:
     return {room: barrier for (room, _), (barrier, _) in copies}
 
 
+def filled_with(made: KernelProgram, name: str, barrier: str, slot: Term) -> Term:
+    """The slot of the barrier at which the bytes of a buffer's slot arrive, with those of `several` beside it."""
+    several = made.buffers[name].shape[0] // made.barriers[barrier].slots
+    match slot:
+        case Binary(op="+", left=Binary(op="*", left=fill, right=Number(value=value))) if value == several > 1:
+            return fill
+    return slot
+
+
 def names_are_defined(made: KernelProgram) -> Iterator[str]:
     """A slot is of a buffer, or of barriers, that are there."""
     there = {*made.buffers, *made.barriers}
@@ -196,7 +205,8 @@ def slots_are_there(made: KernelProgram) -> Iterator[str]:
                 barrier = full.get(name)
                 if name in stored and any(at == slot for _, at in waited):  # a warpgroup has put something else there
                     continue
-                if barrier and (barrier, ZERO if barrier in single else slot) not in waited:
+                at_barrier = slot if barrier is None else filled_with(made, name, barrier, slot)
+                if barrier and (barrier, ZERO if barrier in single else at_barrier) not in waited:
                     yield f"line {each.line} reads slot {text(slot)} of {name} before {barrier} was waited for"
 
 
@@ -240,7 +250,8 @@ def slots_are_kept(made: KernelProgram) -> Iterator[str]:
     for each, running in _flights(made):
         if isinstance(each, st.Arrive):
             for name, slot in slots(each.barrier):
-                read = {(full.get(buffer, ""), at) for _, reads in running for buffer, at in reads}
+                run = [(full[buffer], buffer, at) for _, reads in running for buffer, at in reads if buffer in full]
+                read = {(barrier, filled_with(made, buffer, barrier, at)) for barrier, buffer, at in run}
                 if (made.given_back.get(name), slot) in read:
                     yield f"{text(each.barrier)} is free while a product reads it"
 

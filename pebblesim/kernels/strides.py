@@ -18,13 +18,16 @@ from pebblesim.language import program as ir
 WORDS = 8
 """Words of 16 bits that a stride is a multiple of: 16 bytes."""
 
-QUERIES = ("Q", "Q_C")
-"""Matrices with a row for each query: a program has one of them."""
+QUERIES = ("Q", "Q_C", "dO")
+"""Matrices with a row for each query: a program has one of them, the first of which says how many."""
+
+GRADIENT = "dB"
+"""The gradient of a bias; its rows have room for whole groups of `WORDS`, which kernels write."""
 
 OF_KEYS = ("K", "V")
 """Matrices that heads share."""
 
-OVER_PAIRS = ("bias", "bias_T", "dB")
+OVER_PAIRS = ("bias", "bias_T", GRADIENT)
 """Matrices over queries and keys, which batches may share."""
 
 RESULTS = "results"
@@ -132,7 +135,7 @@ def strides(
         if shared and name in given and len(tensor.shape) == 2
         if tensor in onto or not is_float32(program, tensor)
     }
-    queries = next(program.tensors[name].shape[0] for name in QUERIES if name in given) if of else ""
+    queries = next((program.tensors[name].shape[0] for name in QUERIES if name in given), "")
     alone = [tensor for tensor in of if shared == 1 or tensor.shape[0] != queries] if dense else []
     over_pairs = {tensor for tensor in of if tensor.name in OVER_PAIRS}
     copies = {tensor: names.new(f"{tensor.name}_copy") for tensor in of if tensor.apart is not None}

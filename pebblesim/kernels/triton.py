@@ -398,8 +398,10 @@ def _opening(setting: Setting, given: list[ir.Tensor]) -> list[str]:
 def _opening_of_strides(setting: Setting, given: list[ir.Tensor]) -> list[str]:
     """The lines of `run` that find sizes and strides, and take the matrices that are to be written."""
     of, strides = setting.of, setting.strides
+    matrices = [tensor for tensor in given if tensor in strides.of]
     of_queries = strides.grouped > 1  # which have as many heads as programs, and keys have not
-    keys = next(each for each in given if each in strides.of and (each.shape[0] == strides.queries) is of_queries)
+    of_keys = (each for each in matrices if (each.shape[0] == strides.queries) is of_queries)
+    keys = next(of_keys, matrices[0])
     device, several = f"{of[keys]}.device", keys in strides.copies
     numbers = "[:2]" if not several else "[:3:2]"
     lines = [f"    (batch, own), device = {of[keys]}.shape{numbers}, {device}", "    heads = batch * own"]

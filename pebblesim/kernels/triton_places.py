@@ -14,7 +14,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.kernels.sequences import Sequence
 from pebblesim.kernels.sinks import SINKS, first_of_head
 from pebblesim.kernels.statements import Let, Statement
-from pebblesim.kernels.strides import WORDS
+from pebblesim.kernels.strides import GRADIENT, WORDS
 from pebblesim.kernels.terms import (
     ZERO,
     Items,
@@ -157,6 +157,16 @@ class Places:
             return []
         axes: list[int | None] = [None] if len(ranges) == 1 else [0, 1]
         return [each for rng, axis in zip(ranges, axes, strict=True) for each in self.scope.exist(rng, axis)]
+
+    def written(self, tensor: ir.Tensor, ranges: ir.Ranges) -> list[Term]:
+        """The predicates of the entries that are written: rows of dB, which begin where wide accesses can, in groups of
+        words, whole at the end, too. A predicate of single words would have each of them written alone.
+        """
+        inside = self.inside(tensor, ranges)
+        if tensor.name != GRADIENT or tensor not in self.setting.strides.of or not self.scope.ragged(ranges[1]):
+            return inside
+        keys = call("cdiv", self.setting.size(ranges[1].dim), WORDS) * WORDS
+        return [*inside[:-1], self.scope.index(ranges[1]).along("[None, :]") < keys]
 
     def check_written(self, node: ir.Read) -> None:
         """Under a mask, a tile that is read must lie in one that was written: others may never have been."""

@@ -8,7 +8,8 @@ stream past: its sum is in the same order in every run, and it is written once.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import lru_cache, reduce
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
@@ -16,25 +17,32 @@ import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
+from pebblesim.kernels.bias_stays import SPAN
+from pebblesim.kernels.gluon import gluon
 from pebblesim.kernels.key_ranges import ARGUMENTS, END, FIRST, KeyRanges
 from pebblesim.kernels.sequences import SEQUENCES
 from pebblesim.kernels.strides import WORDS
 from pebblesim.kernels.triton import FAR, triton
+from pebblesim.kernels.words import LEAST_SIDE
 from pebblesim.language.masks import Band
-from pebblesim.operator import heads_apart, programs_of_bias
+from pebblesim.operator import forecast_of_bias, heads_apart, programs_of_bias
+from pebblesim.operator.boxes import gluon_lost
 from pebblesim.operator.fresh import fresh
-from pebblesim.operator.launching import running
+from pebblesim.operator.launching import card_of, running
 from pebblesim.operator.layout import BYTES, fits, fitted, on_gpu, room_for
 from pebblesim.operator.masks import arguments_of
 from pebblesim.operator.pattern import band_of
 from pebblesim.operator.planning import ROOM
 from pebblesim.operator.programs_of_bias import (
     ACROSS,
+    AT_ONCE,
     FORWARD,
     OF_BIAS,
     OF_KEYS,
     OF_QUERIES,
+    OF_V,
     Kernels,
+    Rows,
     launched,
     program,
 )
@@ -94,6 +102,7 @@ class Met(NamedTuple):
         sharing: sequences, one after the other in the batch, that share a bias.
         band: the limits, or that kernels read ranges.
         dtype: of words.
+        scale: factor of Q Kᵀ.
         ranges: what they read then, by name.
     """
 
@@ -107,6 +116,7 @@ class Met(NamedTuple):
     sharing: int
     band: Band | None
     dtype: str
+    scale: float
     ranges: dict[str, Tensor]
 
     @property
@@ -114,9 +124,17 @@ class Met(NamedTuple):
         """Heads that share keys."""
         return int(self.Q.shape[1] // self.K.shape[1])
 
-    def kernels(self, which: int) -> Kernels:
-        """The kernels of a pass: with fewer sequences at a time where not so many share a bias, or blocks are few."""
+    def kernels(self, which: int, matrices: Sequence[Tensor] = ()) -> Kernels:
+        """The kernels of a pass: those in which rows of the bias stay where they are the faster ones; of the others
+        some with fewer sequences at a time where not so many share a bias, or blocks are few.
+
+        `matrices`: those that the pass reads and writes, (batch, heads, n, d).
+        """
+        if which == AT_ONCE:
+            return programs_of_bias.at_once(self.K.shape[2])
         width = max(self.Q.shape[3], self.V.shape[3])
+        if matrices and self._streams(matrices) and (found := self._staying(which)) is not None:
+            return found
         tiling, number = programs_of_bias.kernels_of(which, "32 bits" if self.dtype == "float32" else "16 bits", width)
         if self.ranges:  # sequences that are computed together would have several
             number = 1
@@ -127,6 +145,35 @@ class Met(NamedTuple):
             while number > 1 and (self.sharing % number or blocks < fewest * number):
                 number //= 2
         return Kernels(tiling, number)
+
+    def _streams(self, matrices: Sequence[Tensor]) -> bool:
+        """Whether sequences may stream past a bias: on Hopper, where the copy engine knows where their matrices are."""
+        alone = all(stride or length == 1 for x in matrices for stride, length in zip(x.stride(), x.shape, strict=True))
+        near = all(x.shape[2] * x.stride(2) < FAR for x in matrices)
+        return (
+            alone
+            and near
+            and self.scale > 0
+            and self.band is None
+            and self.grouped == 1
+            and self.dtype != "float32"
+            and hopper(self.Q.device)
+        )
+
+    def _staying(self, which: int) -> Kernels | None:
+        """The kernels of a pass in which rows of the bias stay."""
+        if self.sharing == 1:
+            return None
+        batch, heads, n_q, d = self.Q.shape
+        sides = (self.K.shape[2], n_q) if which == ACROSS else (n_q, self.K.shape[2])
+        bias = Rows(*sides, batch * heads / multiprocessors(self.Q.device))
+        return programs_of_bias.staying(which, (d, self.V.shape[3]), bias)
+
+
+@lru_cache(maxsize=64)
+def hopper(device: torch.device) -> bool:
+    """Whether a device is a Hopper card with a Triton that has Gluon."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0) and gluon_lost() is None
 
 
 def _met(
@@ -151,7 +198,7 @@ def _met(
     band = band_of(asked.left, asked.right, at_end, 1) if ranges is None else KeyRanges()
     sharing = asked.inner if bias.shape[1] == 1 else 1
     dtype = str(query.dtype).removeprefix("torch.")
-    return Met(Q, K, V, whole, across, queries, keys, sharing, band, dtype, _read(ranges, n_k))
+    return Met(Q, K, V, whole, across, queries, keys, sharing, band, dtype, asked.scale, _read(ranges, n_k))
 
 
 def _read(ranges: Tensor | None, n_k: int) -> dict[str, Tensor]:
@@ -206,11 +253,16 @@ def _loaded(
 ) -> Loaded:
     """The kernels of a pass, for all lengths or, where tiles divide those of `sizes`, for such ones.
 
+    Where rows of the bias stay, for lengths of as many tiles of columns as those of `sizes` have.
+
     `kinds`: types of the matrices, by which its kernels are not told apart at their launch.
     """
     tiling, asked = kernels.tiling, program(which, kernels, band)
     given = {**dict(sizes), **tiling.blocks, SEQUENCES: max(2, kernels.sequences)}
-    made = triton(asked, given, dtype, band, scale=scale, far=far, shared=1, grouped=grouped, **launched(tiling))
+    if tiling.gluon:
+        made = gluon(asked, given, dtype, band, scale=scale, stages=tiling.stages, shared=1, at_once=kernels.sequences)
+    else:
+        made = triton(asked, given, dtype, band, scale=scale, far=far, shared=1, grouped=grouped, **launched(tiling))
     return Loaded(running(made.text, tuple(each.name for each in made.kernels)), asked.inputs)
 
 
@@ -227,26 +279,29 @@ def _run(
 
     `ranges`: of keys, by name, if they are others than those of the batch.
     """
-    kernels, Q, K = pairs.kernels(which), pairs.Q, pairs.K
-    lengths, sides = (Q.shape[2], K.shape[2]), (("B_r", "b_r"), ("B_c", "b_c"))
+    matrices = [each for each in (*given.values(), *results.values()) if each.dim() > 3]
+    kernels, Q, K = pairs.kernels(which, [each for each in matrices if each.dim() == 4]), pairs.Q, pairs.K
+    lengths, sides = (Q.shape[2], K.shape[2]), (("B_r", "b_r"), ("B_c", "b_c", SPAN))
     blocks = kernels.tiling.blocks
     longest = [max(blocks.get(name, 1) for name in names) for names in sides]
     even = all(n % side == 0 for n, side in zip(lengths, longest, strict=True))
-    n = 2**14 - (not even)
-    sizes = (("n_q", n), ("n_k", n), ("d_k", Q.shape[3]), ("d_v", pairs.V.shape[3]))
-    matrices = [each for each in (*given.values(), *results.values()) if each.dim() > 3]
+    n = [2**14 - (not even)] * 2
+    if kernels.tiling.gluon:
+        axis = 0 if which == ACROSS else 1
+        n[axis] = -(-lengths[axis] // longest[axis]) * longest[axis] - (not even)
+    sizes = (("n_q", n[0]), ("n_k", n[1]), ("d_k", Q.shape[3]), ("d_v", pairs.V.shape[3]))
     far = any(each.shape[-2] * max(each.stride(-2), 1) >= FAR for each in matrices)
     kinds = tuple(each.dtype for each in matrices)
     loaded = _loaded(which, kernels, sizes, far, pairs.dtype, pairs.band, scale, kinds, pairs.grouped)
-    number = kernels.sequences if which != OF_BIAS else 1
-    taken = [_at_once(given[name], number) for name in loaded.taken]
-    written = {name: _at_once(each, number) for name, each in results.items()}
-    others = (pairs.ranges if ranges is None else ranges) | ({} if dL is None else {"dL": _at_once(dL, number)})
+    number = 1 if which in (OF_BIAS, OF_V) or kernels.tiling.gluon else kernels.sequences
+    taken = [_several(given[name], number) for name in loaded.taken]
+    written = {name: _several(each, number) for name, each in results.items()}
+    others = (pairs.ranges if ranges is None else ranges) | ({} if dL is None else {"dL": _several(dL, number)})
     found = loaded.module.run(*taken, results=written, **others)
     return {name: results.get(name, each) for name, each in found.items()}
 
 
-def _at_once(x: Tensor, number: int) -> Tensor:
+def _several(x: Tensor, number: int) -> Tensor:
     """A tensor with an axis of so many sequences that are computed together; all of them have the same bias."""
     if number == 1:
         return x
@@ -315,7 +370,9 @@ def backward(
     given = {"Q": pairs.Q, "K": pairs.K, "V": pairs.V, "dO": dO, "O": O, "L": L, "bias": pairs.bias}
     dL = None if grad_L is None else grad_L[:, :, queries].reshape(L.shape).contiguous()
     dQ, *others = room
-    given["v"] = v = _run(OF_QUERIES, pairs, asked.scale, given, {"dQ": dQ}, dL)["v"].view(L.shape)
+    at_once = dB is not None and _at_once(pairs, asked, dO, dB)
+    kernel, results = (OF_V, {}) if at_once else (OF_QUERIES, {"dQ": dQ})
+    given["v"] = v = _run(kernel, pairs, asked.scale, given, results, dL)["v"].view(L.shape)
     which, of_keys = OF_KEYS, dict(zip(heads_apart.OF_KEYS, others, strict=True))
     if pairs.transposed is not None:
         given, which = given | {"bias_T": pairs.transposed}, ACROSS
@@ -325,11 +382,25 @@ def backward(
         of_each = heads_apart.room_for_parts(of_keys, pairs.grouped)
         _run(which, pairs, asked.scale, given, of_each)
         heads_apart.add_up(of_each, of_keys)
+    if dB is not None:
+        _write_dB(pairs, asked, dO, L, v, dB, dQ if at_once else None)
     for taken, each in zip(room, parts, strict=True):
         if taken is not each:
             each.copy_(taken[..., : each.shape[3]])
-    if dB is not None:
-        _write_dB(pairs, asked, dO, L, v, dB)
+
+
+def _at_once(pairs: Met, asked: Limits, dO: Tensor, dB: Tensor) -> bool:
+    """Whether dQ and dB are computed by one kernel: on cards that it is for, where it is faster by the forecast."""
+    Q, K, matrices = pairs.Q, pairs.K, (pairs.Q, pairs.K, pairs.V, dO)
+    repeated = any(n > 1 and not step for x in matrices for n, step in zip(x.shape, x.stride(), strict=True))
+    others = pairs.band is not None or pairs.grouped > 1 or asked.scale <= 0 or dB.shape[1] > 1
+    if others or repeated or gluon_lost():
+        return False
+    widths = Q.shape[3], pairs.V.shape[3]
+    if min(widths) < LEAST_SIDE:
+        return False
+    sizes = forecast_of_bias.Sizes(Q.shape[0], pairs.sharing, Q.shape[1], Q.shape[2], K.shape[2], max(widths))
+    return forecast_of_bias.at_once(sizes, pairs.dtype, card_of(Q.device))
 
 
 class Streams(NamedTuple):
@@ -353,10 +424,13 @@ class Streams(NamedTuple):
         return made | {name: made[name].contiguous().view(-1, each, self.L.shape[-1]) for name in ("L", "v")}
 
 
-def _write_dB(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: Tensor) -> None:
+def _write_dB(
+    pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: Tensor, dQ: Tensor | None = None
+) -> None:
     """Write dB, in the shape of the bias: kernels sum over sequences, and PyTorch over heads, rows and columns.
 
-    Groups with a bias of their own are computed some at a time where their tables would take too much memory.
+    Groups with a bias of their own are computed some at a time where their tables would take too much memory. `dQ`:
+    where it is written, too, at once.
     """
     (batch, heads, n_q, _), n_k = pairs.Q.shape, pairs.K.shape[2]
     in_turn = dB.shape[1] > 1  # neighbours in the batch have a bias of their own
@@ -375,7 +449,7 @@ def _write_dB(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: T
     met = target[..., of_rows, of_columns]
     if met.shape != target.shape:
         target.zero_()
-    parts = 1 if in_turn else _parts(pairs, groups, sequences)
+    parts = 1 if in_turn else _parts(pairs, groups, sequences, dQ is not None)
     direct = parts == 1 and met.shape[1:] == (heads, n_q, n_k)
     kind = dB.dtype if direct else torch.float32
     names = [name for name in (FIRST, END) * 2 if name in pairs.ranges]  # for each query, whose keys these are
@@ -384,9 +458,11 @@ def _write_dB(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: T
     for first in range(0, groups, most):
         some = slice(first, min(first + most, groups))
         part, found = met[some] if several else met, cast(Tensor | float, 0.0)
-        each, left = divmod(sequences, parts)
-        for begin, count, length in ((0, parts, each), (parts * each, 1, left))[: 1 + (left > 0)]:
-            there = direct and several and fits(part)
+        if dQ is not None:
+            found = _with_dQ(pairs, asked.scale, streams, some, bias[some], grouped(dQ)[some], parts)
+        each, left = divmod(sequences, parts) if dQ is None else (0, 0)
+        for begin, count, length in ((0, parts, each), (parts * each, 1, left))[each == 0 : 1 + (left > 0)]:
+            there = direct and several and fits(part) and n_k % WORDS == 0
             room = part if there else _rows(dB, ((some.stop - first) * count, heads, n_q), n_k, kind)
             if pairs.band is not None:
                 room.zero_()  # tiles without a pair are written by no one
@@ -407,11 +483,35 @@ def _of_parts(x: Tensor, first: int, number: int) -> Tensor:
     return x[:, first : first + number].reshape(-1, x.shape[-1]).contiguous()
 
 
-def _parts(pairs: Met, groups: int, sequences: int) -> int:
+def _with_dQ(pairs: Met, scale: float, streams: Streams, some: slice, bias: Tensor, dQ: Tensor, parts: int) -> Tensor:
+    """Write dQ of some groups, (groups, sequences, heads, n_q, d), and return their dB in float32, by one kernel.
+
+    Of more keys than its blocks have, dQ has a part from as many keys each, which are added up in order.
+    """
+    given = streams.of_groups(some, 1, dQ.shape[1]) | {"bias": bias[:, None]}
+    (groups, heads, n_q, n_k), spans = bias.shape, programs_of_bias.spans(bias.shape[3])
+    room = _rows(bias, (groups, parts, heads, n_q), n_k, torch.float32)
+    of_spans = [dQ]
+    if len(spans) > 1:
+        of_spans = [*fresh(dQ.new_empty((len(spans), *dQ.shape), dtype=torch.float32))]
+    for keys, each in zip(spans, of_spans, strict=True):
+        of_keys = {name: given[name][..., keys, :] for name in ("K", "V")} | {"bias": given["bias"][..., keys]}
+        results = {"dQ": each, "dB": room[..., keys]}
+        _run(AT_ONCE, pairs._replace(K=pairs.K[:, :, keys]), scale, given | of_keys, results)
+    if len(spans) > 1:
+        dQ.copy_(reduce(torch.add, of_spans))
+    return room[:, 0] if parts == 1 else room.sum(1)
+
+
+def _parts(pairs: Met, groups: int, sequences: int, with_dQ: bool) -> int:
     """The parts of the sequences whose sums are made apart, so that there are blocks for all multiprocessors."""
-    sides = pairs.kernels(OF_BIAS).tiling.blocks
-    tiles = -(-pairs.Q.shape[2] // sides["B_r"]) * -(-pairs.K.shape[2] // sides["b_c"]) * pairs.Q.shape[1] * groups
-    return programs_of_bias.parts_of(tiles, sequences, multiprocessors(pairs.Q.device))
+    units = multiprocessors(pairs.Q.device)
+    heads, n_q, n_k = pairs.Q.shape[1] * groups, pairs.Q.shape[2], pairs.K.shape[2]
+    sides = pairs.kernels(AT_ONCE if with_dQ else OF_BIAS).tiling.blocks
+    tiles = -(-n_q // sides["B_r"]) * heads
+    if with_dQ:
+        return programs_of_bias.parts_at_once(tiles, sequences, units)
+    return programs_of_bias.parts_of(tiles * -(-n_k // sides["b_c"]), sequences, units)
 
 
 @lru_cache(maxsize=64)

@@ -27,7 +27,7 @@ MOST_SHAPES = 1024
 MOST_DESCRIPTORS = 2**14
 """Descriptors that are kept in all: some 10 MB."""
 
-MAKERS = ("tiles_of", "vectors_of", "sums_of", "pairs_of")
+MAKERS = ("tiles_of", "vectors_of", "sums_of", "pairs_of", "copies_of", "numbers_of")
 """Functions of the generated modules that describe tensors."""
 
 

@@ -8,19 +8,38 @@ from typing import NamedTuple
 from pebblesim.advice.cards import Card
 from pebblesim.advice.forecast import launch_forecast
 from pebblesim.advice.launch_costs import costs_of
+from pebblesim.kernels.bias_stays import OF_PART, SPAN
+from pebblesim.kernels.domains import HOPPER
+from pebblesim.kernels.gluon import gluon
 from pebblesim.kernels.readings import read
 from pebblesim.kernels.sequences import SEQUENCES
 from pebblesim.kernels.triton import triton
 from pebblesim.language.masks import Band
 from pebblesim.operator import programs_of_bias as kernels
+from pebblesim.operator.planning import ROOM
 
-PASSES = {"forward": ("O",), "backward": ("dQ", "dK, dV", "dB")}
-"""Kernels of a pass, by what they compute."""
+WHICH = {
+    "O": kernels.FORWARD,
+    "v": kernels.OF_V,
+    "dQ": kernels.OF_QUERIES,
+    "dK, dV": kernels.ACROSS,
+    "dB": kernels.OF_BIAS,
+    "dQ, dB": kernels.AT_ONCE,
+}
+"""Kernels by what they compute; those of dQ compute v first."""
 
-WHICH = {"O": kernels.FORWARD, "dQ": kernels.OF_QUERIES, "dK, dV": kernels.ACROSS, "dB": kernels.OF_BIAS}
+STAYING = {"O": 1.19, "dK, dV": 0.93}
+"""Factors as those of `FACTORS`, of kernels in which rows of the bias stay."""
 
-FACTORS = {"O": 0.77, "dQ": 0.88, "dK, dV": 1.02, "dB": 1.27}
+FACTORS = {"O": 0.77, "v": 1.0, "dQ": 0.88, "dK, dV": 1.02, "dB": 1.27, "dQ, dB": 0.277}
 """Times on an H200 as multiples of the model's: fitted to layers that `benchmarks/gpu/bias.py` measured there."""
+
+BEGINNING = {"dQ, dB": 28e-6}
+"""Seconds of a launch beside these: blocks read their bias before the first sequence, and write dB behind the last."""
+
+
+WIDE = 4
+"""Bytes of a word of a sum."""
 
 
 class Sizes(NamedTuple):
@@ -34,24 +53,55 @@ class Sizes(NamedTuple):
     d: int
 
 
-def names(way: str, sizes: Sizes, dtype: str, of_bias: bool) -> str:
+def names(way: str, sizes: Sizes, dtype: str, of_bias: bool, card: Card) -> str:
     """The kernels of a pass, with their tiles."""
     found = []
-    for what in PASSES[way]:
-        if of_bias or what != "dB":
-            tiling = _kernels(what, sizes, dtype).tiling
-            found.append(f"{what} in tiles of {' x '.join(map(str, tiling.blocks.values()))}")
+    for what in _passes(way, sizes, dtype, None, of_bias, card):
+        tiling = _kernels(what, sizes, dtype, None, card).tiling
+        sides = [side for name, side in tiling.blocks.items() if name != OF_PART][:2]
+        found.append(f"{what} in tiles of {' x '.join(map(str, sides))}")
     return f"kernels with a bias: {'; '.join(found)}"
 
 
 def seconds(way: str, sizes: Sizes, dtype: str, band: Band | None, of_bias: bool, card: Card) -> float:
     """Seconds of a pass; `of_bias`: with a gradient of the bias."""
-    return sum(
-        FACTORS[what] * _seconds(what, sizes, dtype, band, card) for what in PASSES[way] if of_bias or what != "dB"
-    )
+    return _sum(_passes(way, sizes, dtype, band, of_bias, card), sizes, dtype, band, card)
 
 
-def _kernels(what: str, sizes: Sizes, dtype: str) -> kernels.Kernels:
+def _passes(way: str, sizes: Sizes, dtype: str, band: Band | None, of_bias: bool, card: Card) -> tuple[str, ...]:
+    """The kernels of a pass, by what they compute."""
+    if way == "forward":
+        return ("O",)
+    if of_bias and band is None and at_once(sizes, dtype, card):
+        return ("v", "dK, dV", "dQ, dB")
+    return ("dQ", "dK, dV", "dB")[: 2 + of_bias]
+
+
+def at_once(sizes: Sizes, dtype: str, card: Card) -> bool:
+    """Whether dQ and dB are computed by one kernel: on cards that it is for, where it is faster by the forecast.
+
+    And where parts of dQ, if keys are divided among launches, take no more than half of the room for tables.
+    """
+    launches = len(kernels.spans(sizes.n_k))
+    room = WIDE * launches * sizes.sequences * sizes.heads * sizes.n_q * sizes.d * (launches > 1)
+    if card.capability != HOPPER or dtype == "float32" or sizes.d > kernels.MOST_WIDTH or room > ROOM // 2:
+        return False
+    apart, together = (_sum(each, sizes, dtype, None, card) for each in (("dQ", "dB"), ("v", "dQ, dB")))
+    return together < apart
+
+
+def _sum(each: tuple[str, ...], sizes: Sizes, dtype: str, band: Band | None, card: Card) -> float:
+    return sum(BEGINNING.get(what, 0.0) + _seconds(what, sizes, dtype, band, card) for what in each)
+
+
+def _kernels(what: str, sizes: Sizes, dtype: str, band: Band | None, card: Card) -> kernels.Kernels:
+    if what == "dQ, dB":
+        return kernels.at_once(kernels.spans(sizes.n_k)[0].stop)
+    if card.capability == HOPPER and dtype != "float32" and band is None and sizes.sharing > 1:
+        sides = (sizes.n_k, sizes.n_q) if what == "dK, dV" else (sizes.n_q, sizes.n_k)
+        bias = kernels.Rows(*sides, sizes.sequences * sizes.heads / int(card.figures["multiprocessors"].value))
+        if (found := kernels.staying(WHICH[what], (sizes.d, sizes.d), bias)) is not None:
+            return found
     tiling, number = kernels.kernels_of(WHICH[what], "32 bits" if dtype == "float32" else "16 bits", sizes.d)
     while sizes.sharing % number:
         number //= 2
@@ -60,17 +110,38 @@ def _kernels(what: str, sizes: Sizes, dtype: str) -> kernels.Kernels:
 
 @lru_cache(maxsize=256)
 def _seconds(what: str, sizes: Sizes, dtype: str, band: Band | None, card: Card) -> float:
-    """Seconds of a kernel by the model."""
-    which, (tiling, number) = WHICH[what], (made := _kernels(what, sizes, dtype))
-    program = kernels.program(which, made, band)
-    at_once, units = sizes.sharing if what == "dB" else number, int(card.figures["multiprocessors"].value)
-    groups = sizes.heads * (sizes.sequences // at_once)
+    """Seconds of a kernel: those of the model, times its factor."""
+    which, (tiling, number) = WHICH[what], (made := _kernels(what, sizes, dtype, band, card))
+    program, units = kernels.program(which, made, band), int(card.figures["multiprocessors"].value)
+    at_once, factor = sizes.sharing if what in ("dB", "dQ, dB") else number, FACTORS[what]
+    groups, blocks, n_k = sizes.heads * (sizes.sequences // at_once), dict(tiling.blocks), sizes.n_k
+    if what in STAYING and tiling.gluon:  # a block for each multiprocessor, with as many sequences as others
+        tiles = -(-(sizes.n_k if what == "dK, dV" else sizes.n_q) // next(iter(blocks.values())))
+        at_once, groups = -(-tiles * sizes.heads * sizes.sequences // units), max(1, units // tiles)
+        factor = STAYING[what]
+    launches, beside = 1, 0
     if what == "dB":  # in parts, for all multiprocessors
-        rows, columns = tiling.blocks.values()
-        parts = kernels.parts_of(-(-sizes.n_q // rows) * -(-sizes.n_k // columns) * groups, sizes.sharing, units)
+        rows, columns = blocks.values()
+        parts = kernels.parts_of(-(-sizes.n_q // rows) * -(-n_k // columns) * groups, sizes.sharing, units)
         at_once, groups = -(-sizes.sharing // parts), groups * parts
-    given = {"n_q": sizes.n_q, "n_k": sizes.n_k, "d_k": sizes.d, "d_v": sizes.d, **tiling.blocks, SEQUENCES: at_once}
-    source = triton(program, given, dtype, band, scale=1.0, far=False, shared=1, **kernels.launched(tiling))
+    if what == "dQ, dB":
+        parts = kernels.parts_at_once(-(-sizes.n_q // blocks["B_r"]) * groups, sizes.sharing, units)
+        blocks[OF_PART], launches, n_k = -(-sizes.sharing // parts), len(kernels.spans(n_k)), blocks[SPAN]
+        beside = _added_up(sizes, parts, launches)
+    given = {"n_q": sizes.n_q, "n_k": n_k, "d_k": sizes.d, "d_v": sizes.d, **blocks, SEQUENCES: at_once}
+    if tiling.gluon:
+        source = gluon(program, given, dtype, band, scale=1.0, shared=1, stages=tiling.stages)
+    else:
+        source = triton(program, given, dtype, band, scale=1.0, far=False, shared=1, **kernels.launched(tiling))
     found = {each.launch.name: read(each.program) for each in source.kernels}
     costs = costs_of(program, tiling, given, dtype, groups, band, found)
-    return sum(launch_forecast(each, card).seconds for each in costs)
+    seconds = sum(launch_forecast(each, card).seconds for each in costs)
+    return factor * (launches * seconds + beside / card.rates["memory"].value)
+
+
+def _added_up(sizes: Sizes, parts: int, launches: int) -> int:
+    """Bytes that adding up moves: parts of dB, and parts of dQ where keys are divided among launches."""
+    groups = sizes.sequences // sizes.sharing
+    dB = groups * sizes.heads * sizes.n_q * sizes.n_k * WIDE * (parts + 1) * (parts > 1)
+    dQ = sizes.sequences * sizes.heads * sizes.n_q * sizes.d * (2 * WIDE * launches) * (launches > 1)
+    return dB + dQ

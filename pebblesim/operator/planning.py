@@ -104,6 +104,8 @@ class KernelPlan:
         without_keys: queries of each head that see no key, and are not computed.
         cut, cut_backward: the parts of each pass that are computed one after the other; None if it is computed as a
             whole.
+        side_by_side: in how many parts a backward pass takes the heads that share keys at the same time, and the
+            forecast of its kernels, without copies of keys and sums of gradients; None if it takes them together.
         sinks: words of 16 bits that sinks move besides, in the forward pass and for their gradient; None without sinks.
     """
 
@@ -125,6 +127,7 @@ class KernelPlan:
     without_keys: int = 0
     cut: Cut | None = None
     cut_backward: Cut | None = None
+    side_by_side: tuple[int, Forecast] | None = None
     sinks: tuple[int, int] | None = None
 
     def __str__(self) -> str:
@@ -153,6 +156,10 @@ class KernelPlan:
             lines.append(line)
             if cut is not None:
                 lines.append(f"  {cut.said(shared)}")
+            if way == "backward" and self.side_by_side is not None:
+                parts, made = self.side_by_side
+                line = f"  but the {shared:,} heads that share keys are in {parts} parts side by side: {made.tiling}"
+                lines.append(f"{line}{self._time(made, ': ')}, limited by {made.binds}")
             if taken or best.seconds > free.seconds:
                 lines.append(f"  tables: {taken / 2**20:,.0f} MiB, and they may take {self.workspace / 2**20:,.0f} MiB")
             if best.seconds > free.seconds:
@@ -264,6 +271,8 @@ def plan(
         unlimited.append(_at(free.forecast, dims, rates, dtype, heads, pattern))
         unlimited_tables.append(free.bytes)
         lengths.append((dict(rounded)["n_q"] // shared, dict(rounded)["n_k"]))
+    from pebblesim.operator.parts_of_heads import side_by_side  # which asks what is chosen
+
     return KernelPlan(
         dims,
         heads,
@@ -283,6 +292,7 @@ def plan(
         n - n_q // shared,
         cuts[0],
         cuts[1],
+        side_by_side(key, heads, dtype, pattern, room, rates),
         _words_of_sinks(n * of_queries) if sinks else None,
     )
 

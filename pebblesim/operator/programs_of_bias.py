@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 
 from pebblesim.advice.tiles import Tiling
 from pebblesim.kernels.bias import biased, gradient_of_bias
+from pebblesim.kernels.bias_stays import OF_PART, SPAN, gradients_at_once
+from pebblesim.kernels.gluon_gradients import SHARES
 from pebblesim.kernels.sequences import together
+from pebblesim.kernels.sequences_past import past
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Init, Loop, Program, Read, Write, walk
 from pebblesim.operator.planning import program_of
@@ -18,7 +21,10 @@ WIDEST = 128
 
 
 class Kernels(NamedTuple):
-    """The kernels of a pass: their tiling, and the sequences that a block has at a time."""
+    """The kernels of a pass: their tiling, and the sequences that a block has at a time.
+
+    Gluon kernels keep rows of the bias while sequences stream past, and Triton's read a tile of it for each of theirs.
+    """
 
     tiling: Tiling
     sequences: int = 1
@@ -64,14 +70,66 @@ TILINGS: Mapping[tuple[str, int], Tilings] = {
 }
 """Kernels by the size of a word and the largest head dimension that they are for; they fit on every card."""
 
-FORWARD, OF_QUERIES, OF_KEYS, OF_BIAS, ACROSS = range(5)
-"""Passes: O; dQ; dK and dV; dB; and dK and dV with a transpose of the bias."""
+FORWARD, OF_QUERIES, OF_KEYS, OF_BIAS, ACROSS, OF_V, AT_ONCE = range(7)
+"""Passes: O; dQ; dK and dV; dB; dK and dV with a transpose of the bias; and v alone, before dQ and dB at once."""
+
+SIDE, MOST_KEYS, MOST_WIDTH = 32, 384, 32
+"""Keys of a tile of the kernel of dQ and dB at once, and the most keys of a block and columns of a head, for which
+registers and shared memory are enough."""
 
 
 def kernels_of(which: int, words: str, width: int) -> Kernels:
     """The kernels of a pass, for words of a size and the largest head dimension."""
-    at = OF_KEYS if which == ACROSS else which
+    at = {ACROSS: OF_KEYS, OF_V: OF_QUERIES}.get(which, which)
     return next(each[at] for (kind, most), each in TILINGS.items() if kind == words and width <= most)
+
+
+STAYING = {
+    FORWARD: Kernels(Tiling("flash2-forward", {"B_r": 64, "B_c": 128}, 4, 2, gluon=True), 3),
+    ACROSS: Kernels(Tiling("backward-two-pass-blocked", {"B_c": 64, "b_r": 64}, 4, 3, gluon=True), 3),
+}
+"""Kernels for Hopper in which rows of the bias stay, of the passes that have some."""
+
+STAYING_WIDTHS, MOST_STAYING, FEWEST_STAYING, MOST_BESIDE = (16, 32), 768, 8, 1.125
+"""Head dimensions that they are for, the most columns of the bias, the fewest sequences of a block, and the most
+columns of its tiles as multiples of those that there are: else the other kernels were as fast on an H200."""
+
+
+class Rows(NamedTuple):
+    """Rows of a bias that blocks may keep: how many and how long they are, and how many such matrices there are in all
+    for each multiprocessor, of all sequences and heads."""
+
+    rows: int
+    columns: int
+    matrices: float
+
+
+def staying(which: int, widths: tuple[int, int], bias: Rows) -> Kernels | None:
+    """The kernels of a pass in which rows of the bias stay, if there are some and they are the faster ones.
+
+    `widths`: head dimensions of queries and keys, and of values.
+    """
+    if which not in STAYING or not {*widths} <= {*STAYING_WIDTHS} or bias.columns > MOST_STAYING:
+        return None
+    found = STAYING[which]
+    rows, columns = found.tiling.blocks.values()
+    beside = -(-bias.columns // columns) * columns / bias.columns
+    few = -(-bias.rows // rows) * bias.matrices < FEWEST_STAYING
+    return None if few or beside > MOST_BESIDE else found
+
+
+def spans(n_k: int) -> list[slice]:
+    """The keys of each launch of the kernel of dQ and dB at once: as many in each."""
+    tile, launches = SIDE * SHARES[SIDE], -(-n_k // MOST_KEYS)
+    each = -(-n_k // (launches * tile)) * tile
+    return [slice(first, min(first + each, n_k)) for first in range(0, n_k, each)]
+
+
+def at_once(n_k: int) -> Kernels:
+    """The kernel of dQ and dB at once for up to so many keys, with tiles for these."""
+    tile = SIDE * SHARES[SIDE]
+    blocks = {OF_PART: 1, "B_r": 64, SPAN: -(-n_k // tile) * tile, "b_c": SIDE}
+    return Kernels(Tiling("backward-two-pass-blocked", blocks, 4 * (SHARES[SIDE] + 1), 2, gluon=True))
 
 
 def launched(tiling: Tiling) -> dict[str, Any]:
@@ -84,8 +142,14 @@ def program(which: int, kernels: Kernels, band: Band | None = None) -> Program:
     made = biased(program_of(kernels.tiling, band), ("dK, dV",) if which == ACROSS else ())
     if which == OF_BIAS:
         return gradient_of_bias(made)
+    if which == AT_ONCE:
+        return gradients_at_once(made)
+    if which == OF_V:
+        return part_of(made, ("v",))
     if which != FORWARD:
         made = part_of(made, ("v", "dQ") if which == OF_QUERIES else ("dK, dV",))
+    if kernels.tiling.gluon:
+        return past(made)
     return together(made, kernels.sequences) if kernels.sequences > 1 else made
 
 
@@ -100,7 +164,9 @@ def part_of(program: Program, phases: tuple[str, ...]) -> Program:
     names = {each.tensor.name for each in moved}
     tensors = {name: tensor for name, tensor in program.tensors.items() if name in names}
     inputs, outputs = ([name for name in tensors if (name in written) is made] for made in (False, True))
-    return replace(program, blocks=blocks, phases=kept, tensors=tensors, inputs=tuple(inputs), outputs=tuple(outputs))
+    dims = tuple(dim for dim in program.dims if any(dim in tensor.shape for tensor in tensors.values()))
+    made = replace(program, dims=dims, blocks=blocks, phases=kept, tensors=tensors)
+    return replace(made, inputs=tuple(inputs), outputs=tuple(outputs))
 
 
 BLOCKS, FEWEST = 8, 16
@@ -110,3 +176,20 @@ BLOCKS, FEWEST = 8, 16
 def parts_of(tiles: int, sequences: int, units: int) -> int:
     """The parts of so many sequences that share a bias, for tiles of dB on so many multiprocessors."""
     return max(1, min(-(-BLOCKS * units // tiles), sequences // FEWEST))
+
+
+STARTING, SUMMING, LEAST = 10.0, 0.3, 8
+"""Times that it takes to begin a block of dQ and dB at once, and to add up the dB of a part, where a sequence takes 1;
+and the fewest sequences of a part."""
+
+
+def parts_at_once(blocks: int, sequences: int, units: int) -> int:
+    """The parts of so many sequences that share a bias, for blocks of dQ and dB at once on so many multiprocessors.
+
+    A multiprocessor has one block at a time, so parts are as many as fill all of them once, or a few times.
+    """
+
+    def time(parts: int) -> float:
+        return -(-blocks * parts // units) * (-(-sequences // parts) + STARTING) + SUMMING * parts * (parts > 1)
+
+    return min(range(1, max(1, sequences // LEAST) + 1), key=time)

@@ -49,7 +49,7 @@ def dB(bias_ptr, dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dB_ptr, R, n_q, n_k,
         P = tl.math.exp2(P * 1.4426950408889634 - L_i[:, None])
         dS = P * (dS - v_i.to(tl.float32)[:, None])
         dB += dS
-    tl.store(dB_ptr + i * 64 * dB_row + tl.arange(0, 64)[:, None] * dB_row + at_j[None, :], dB.to(dB_ptr.dtype.element_ty), mask=(at_i[:, None] < n_q) & (at_j[None, :] < n_k))
+    tl.store(dB_ptr + i * 64 * dB_row + tl.arange(0, 64)[:, None] * dB_row + at_j[None, :], dB.to(dB_ptr.dtype.element_ty), mask=(at_i[:, None] < n_q) & (at_j[None, :] < tl.cdiv(n_k, 8) * 8))
 
 
 def run(Q_ptr, K_ptr, V_ptr, dO_ptr, L_ptr, bias_ptr, v_ptr, results):

@@ -239,7 +239,7 @@ class Tiles:
     def __init__(self, array: Array, shape: list[int], strides: list[int], block: list[int], layout: Any) -> None:
         assert len(shape) == len(block) <= 5, "the copy engine knows five axes"
         self.array, self.shape, self.block = array, shape, block
-        self.strides = strides if array.strides is not None else None
+        self.strides = strides if array.strides is not None or (strides and len(array.shape) != len(shape)) else None
 
     @staticmethod
     def from_tensor(array: Array, block: list[int], layout: Any) -> Tiles:
@@ -256,8 +256,7 @@ class Tiles:
         if self.strides is not None:
             axes = (np.arange(each.start, each.stop) * step for each, step in zip(inside, self.strides, strict=True))
             return sum(np.ix_(*axes), np.int64(0))
-        alike = len(self.array.shape) == len(self.shape)
-        return np.arange(self.array.values.size).reshape(self.array.shape if alike else self.shape)[inside]
+        return np.arange(self.array.values.size).reshape(self.array.shape)[inside]
 
     def write(self, at: list[int], words: np.ndarray) -> None:
         """Write a block to memory."""
@@ -466,6 +465,7 @@ GLUON: Any = SimpleNamespace(
     warp_specialize=_specialize,
     NVMMADistributedLayout=_nothing,
     DistributedLinearLayout=_nothing,
+    SharedLinearLayout=_nothing,
     SliceLayout=_nothing,
     DotOperandLayout=lambda number, of, words: OPERAND,
     NVMMASharedLayout=SimpleNamespace(get_default_for=_nothing),

@@ -12,8 +12,10 @@ import pytest
 pytest.importorskip("triton")
 pytest.importorskip("torch")
 
+from pytorch.test_compiled_gluon import compiled as compiled_gluon, spilled
 from pytorch.test_compiled_kernels import module_in, module_text
 
+from pebblesim.kernels.gluon import gluon
 from pebblesim.kernels.key_ranges import ARGUMENTS, KeyRanges
 from pebblesim.kernels.sequences import SEQUENCES
 from pebblesim.kernels.triton import triton
@@ -96,6 +98,33 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_kernel_of_the_gradient_spills_nothing(tmp_path: Path) -> None:
     assert not spills(OF_BIAS, 32, False, 90, "bfloat16", "bfloat16", None, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", [FORWARD, ACROSS])
+@pytest.mark.parametrize("columns", [384, 371, 768])
+@pytest.mark.parametrize(("d", "of_bias"), [(16, "float32"), (32, "bfloat16")])
+def test_kernels_whose_rows_of_the_bias_stay(which: int, columns: int, d: int, of_bias: str, tmp_path: Path) -> None:
+    """For Hopper: no loop stores to local memory, and a block fits into a multiprocessor."""
+    made = kernels.STAYING[which]
+    lengths = (2**14 - columns % 2, columns)[:: 1 if which == FORWARD else -1]
+    sizes = {**dict(zip(("n_q", "n_k"), lengths, strict=True)), "d_k": d, "d_v": d, "R": 2, **made.tiling.blocks}
+    text = gluon(kernels.program(which, made), sizes, scale=0.25, shared=1, stages=made.tiling.stages).text
+    wide = {"L_ptr", "v_ptr", *["bias_ptr", "bias_T_ptr"] * (of_bias == "float32")}
+    code, shared = compiled_gluon(text, "flash2_forward" if which == FORWARD else "dK_dV", wide, tmp_path)
+    assert shared <= ROOM[90] and not spilled(code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "n_k", "d"), [(2**14, 384, 32), (2**14 - 1, 383, 32), (2**14, 128, 16)])
+def test_the_kernel_of_both_gradients_keeps_its_sums_in_registers(n: int, n_k: int, d: int, tmp_path: Path) -> None:
+    """For Hopper: its loops store next to nothing to local memory, and its block fits into a multiprocessor."""
+    tiling = kernels.at_once(n_k).tiling
+    sizes = {"n_q": n, "n_k": n if n_k % 64 else n // n_k * n_k, "d_k": d, "d_v": d, "R": 2, **tiling.blocks}
+    program = kernels.program(kernels.AT_ONCE, kernels.Kernels(tiling))
+    text = gluon(program, sizes, scale=0.25, shared=1, stages=tiling.stages).text
+    code, shared = compiled_gluon(text, "dQ_dB", {"dB_ptr"}, tmp_path)
+    assert shared <= ROOM[90] and len(spilled(code)) <= 8, (shared, len(spilled(code)))
 
 
 @pytest.mark.slow

@@ -50,14 +50,15 @@ def described(text: str, launch: str, kind: Any, layouts: Any) -> dict[str, str]
     before = text[: text.index(f"    {launch}[(")].rpartition("[(")[2]
     apart = "tiles_of(tensor, rows, width, several" in text
     types = {}
-    asked = r"(\w+) = (tiles|vectors|sums|pairs)_of\(\w+, (.*)\)\n"
+    asked = r"(\w+) = (tiles|vectors|sums|pairs|copies|numbers)_of\(\w+, (.*)\)\n"
     for name, made, sides in re.findall(asked, before):
         rows, width, *several = (int(side) if side.isdecimal() else 0 for side in sides.split(", "))
-        shape = {"vectors": [1, width], "pairs": [rows, width]}.get(made, [1, rows, width])
+        shapes = {"pairs": [rows, width], "copies": [1, 1, 1, rows, width]}
+        shape = [1, width] if made in ("vectors", "numbers") else shapes.get(made, [1, rows, width])
         if made == "tiles" and apart:
             of_one = [max(rows // several[0], 1), min(rows, several[0])] if several else [rows]
             shape = [1, 1, *of_one, width]
-        word = "fp32" if made in ("vectors", "sums") else "bf16"
+        word = "fp32" if made in ("vectors", "numbers", "sums") else "bf16"
         layout = layouts.get_default_for(shape, kind.bfloat16 if word == "bf16" else kind.float32)
         types[name] = f"tensordesc<{word}{shape},{layout!r}>"
     return types

@@ -14,12 +14,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import gluon_interpreter  # noqa: E402
 import triton_interpreter  # noqa: E402
 from hypothesis import given, settings, strategies as st  # noqa: E402
 from judged_attention import refused  # noqa: E402
 from tensors import close  # noqa: E402
 
 from pebblesim.gpu.torch import attention  # noqa: E402
+from pebblesim.kernels.bias_stays import OF_PART  # noqa: E402
 from pebblesim.kernels.tables import moved_words  # noqa: E402
 from pebblesim.operator import (  # noqa: E402
     bias as kernels,
@@ -29,7 +31,17 @@ from pebblesim.operator import (  # noqa: E402
     programs_of_bias,
 )
 from pebblesim.operator.bias import Limits, in_groups  # noqa: E402
-from pebblesim.operator.programs_of_bias import ACROSS, FORWARD, OF_BIAS, OF_QUERIES, kernels_of  # noqa: E402
+from pebblesim.operator.programs_of_bias import (  # noqa: E402
+    ACROSS,
+    AT_ONCE,
+    FORWARD,
+    OF_BIAS,
+    OF_KEYS,
+    OF_QUERIES,
+    OF_V,
+    at_once,
+    kernels_of,
+)
 
 SMALL = programs_of_bias.tilings(*[(1, 32, 16, 4, 2)] * 4)
 """Tilings that are cheap to interpret."""
@@ -133,6 +145,11 @@ def by_interpreter(patch: Any) -> Iterator[None]:
 def module_of(text: str) -> Any:
     """A module with this source, the `run` of which is interpreted."""
 
+    def room(name: str, x: Any) -> tuple[int, ...]:
+        """The shape of a result; rows of dB are written in groups of 8 words."""
+        wide = 8 if name == "dB" else 1
+        return *x.shape[:-1], -(-x.shape[-1] // wide) * wide
+
     def run(*given: Any, results: dict[str, Any], dL: Any = None, **ranges: Any) -> dict[str, Any]:
         names = text.split("def run(")[1].split(",")
         given = (*given, *ranges.values())
@@ -146,16 +163,18 @@ def module_of(text: str) -> Any:
                 name: (each if each.dtype == torch.int32 else each.detach().double()).numpy()
                 for name, each in named.items()
             },
-            str(named["Q"].dtype).removeprefix("torch."),
+            str(named["dO" if "dO" in named else "Q"].dtype).removeprefix("torch."),
             shift=None if dL is None else dL.numpy(),
+            others=gluon_interpreter.MODULES if "warp_specialize" in text else None,
             strides=strides,
-            results={name: (tuple(each.shape), each.stride()) for name, each in results.items()},
+            results={name: (room(name, each), each.stride()) for name, each in results.items()},
             wide=wide,
         )
         WORDS.update(words)
         made = {name: torch.from_numpy(x) for name, x in found.items()}
         for name, x in results.items():  # what no kernel wrote stays as it was; that it wrote no NaN was checked
-            x.copy_(torch.where(made[name].isnan(), x, made[name]))
+            mine = made[name][..., : x.shape[-1]]
+            x.copy_(torch.where(mine.isnan(), x, mine))
         return {name: results.get(name, x.float()) for name, x in made.items()}
 
     names = [line.split("(")[0].removeprefix("def ") for line in text.splitlines() if line.startswith("def ")]
@@ -265,6 +284,13 @@ def test_keys_that_an_infinite_bias_leaves_out(interpreted: None, number: int, m
         assert (mine.double() - its).norm() < 2e-5 * its.norm()
 
 
+def moved_by(which: int, made: Any, sizes: dict[str, int]) -> dict[str, tuple[int, int]]:
+    """Words that the program of a pass reads and writes of each tensor; rows of dB are written in groups of 8 words."""
+    program, groups_of_8 = programs_of_bias.program(which, made), sizes | {"n_k": -(-sizes["n_k"] // 8) * 8}
+    moved, whole = (moved_words(program, each) for each in (sizes, groups_of_8))
+    return moved | ({"dB": whole["dB"]} if "dB" in whole else {})
+
+
 @pytest.mark.parametrize(("number", "n_q", "n_k"), [(2, 37, 21), (4, 37, 21), (4, 64, 32)])
 def test_sequences_at_a_time_read_the_bias_once(
     interpreted: None, number: int, n_q: int, n_k: int, monkeypatch: Any
@@ -277,7 +303,7 @@ def test_sequences_at_a_time_read_the_bias_once(
     for which, (times, sequences) in (at_a_time_of | {OF_BIAS: (2, 4)}).items():
         made = kernels_of(which, "32 bits", 16)
         sizes = {"n_q": n_q, "n_k": n_k, "d_k": 16, "d_v": 16, "R": sequences, **made.tiling.blocks}
-        for name, both in moved_words(programs_of_bias.program(which, made), sizes).items():
+        for name, both in moved_by(which, made, sizes).items():
             for way, words in zip(("read", "written"), both, strict=True):
                 counted[way, name] += words * times * 2
     assert {what: words for what, words in WORDS.items() if words} == {w: c for w, c in counted.items() if c}
@@ -322,8 +348,7 @@ def test_kernels_move_the_words_that_are_counted(interpreted: None, form: str, p
     ):
         made = kernels_of(which, "32 bits", 16)
         sizes = {"n_q": n_q, "n_k": n_k, "d_k": 16, "d_v": 16, "R": sequences, **made.tiling.blocks}
-        moved = moved_words(programs_of_bias.program(which, made), sizes)
-        for name, both in moved.items() if sequences else ():
+        for name, both in moved_by(which, made, sizes).items() if sequences else ():
             for way, words in zip(("read", "written"), both, strict=True):
                 counted[way, name] += words * heads * times
     moved_in_all = {what: words for what, words in WORDS.items() if words}
@@ -331,8 +356,109 @@ def test_kernels_move_the_words_that_are_counted(interpreted: None, form: str, p
     if form == "of all" and parts == 1:
         pairs = heads * n_q * n_k
         assert counted["read", "bias"] == pairs * (2 * batches + 1)
-        assert counted["read", "bias_T"] == pairs * batches and counted["written", "dB"] == pairs
+        assert counted["read", "bias_T"] == pairs * batches
+        assert counted["written", "dB"] == heads * n_q * -(-n_k // 8) * 8
     assert shared
+
+
+@pytest.mark.parametrize(("form", "parts", "most"), [("of all", 1, 384), ("of groups", 2, 384), ("of all", 3, 128)])
+@pytest.mark.parametrize("sides", [(True, True, True), (False, False, True)])
+def test_dQ_and_dB_by_one_kernel(
+    interpreted: None, form: str, parts: int, most: int, sides: Any, monkeypatch: Any
+) -> None:
+    """In parts of the sequences, and of the keys: no other kernel of dQ and dB is launched, and words are counted."""
+    monkeypatch.setattr(kernels, "_at_once", lambda *given: True)
+    monkeypatch.setattr(kernels, "_parts", lambda *given: parts)
+    monkeypatch.setattr(programs_of_bias, "MOST_KEYS", most)
+    n_q, n_k, heads = 37, 139, 2
+    launched = Counter[int]()
+    run = kernels._run
+
+    def counting(which: int, *given: Any) -> Any:
+        launched[which] += 1
+        return run(which, *given)
+
+    monkeypatch.setattr(kernels, "_run", counting)
+    judge(form, n_q, n_k, d=16, d_v=16, dtype=torch.float16, tolerance=2e-2, sides=sides)
+    (batches, groups), launches = ((3, 1) if form == "of all" else (6, 2)), -(-n_k // most)
+    across = ACROSS if sides[1] else OF_KEYS
+    assert launched == {FORWARD: 1, OF_V: 1, across: 1, AT_ONCE: launches * (groups if parts > 1 else 1)}
+    if all(sides):
+        pairs = heads * n_q * n_k
+        assert WORDS["read", "bias"] == pairs * (batches + groups * min(parts, batches // groups))
+        assert WORDS["written", "dB"] == heads * n_q * -(-n_k // 8) * 8 * groups * parts  # rows of whole groups of 8
+        assert WORDS["written", "dQ"] == heads * n_q * 16 * batches * launches
+
+
+@pytest.fixture
+def staying(interpreted: None, monkeypatch: Any) -> None:
+    """Kernels in which rows of the bias stay, for a few sequences and any number of columns."""
+    monkeypatch.setattr(kernels, "hopper", lambda device: True)
+    monkeypatch.setattr(programs_of_bias, "FEWEST_STAYING", 0)
+    monkeypatch.setattr(programs_of_bias, "MOST_BESIDE", 200.0)
+
+
+def stayed(n_q: int, n_k: int, batches: int, sharing: int) -> dict[str, int]:
+    """Words of the bias and of its transpose that kernels read, of two heads: each block reads its rows for itself."""
+    words = {}
+    for name, rows, columns in (("bias", n_q, n_k), ("bias_T", n_k, n_q)):
+        tiles = -(-rows // 64)
+        every = tiles * 2 * batches
+        each = max(-(-every // 3), 3)  # of a block: the card of the interpreter has three multiprocessors
+        begun = {*range(0, every, sharing), *range(0, every, each)}
+        words[name] = sum(min(64, rows - 64 * (at // sharing % tiles)) * columns for at in begun)
+    return words
+
+
+@pytest.mark.parametrize("form", ["of all", "of groups", "of fours"])
+@pytest.mark.parametrize(("dtype", "of_bias"), [(torch.float16, torch.float32), (torch.bfloat16, torch.bfloat16)])
+def test_rows_of_the_bias_stay(staying: None, form: str, dtype: Any, of_bias: Any) -> None:
+    """Of forward, and of dK and dV; all others are as they were. The words of the bias are those of blocks."""
+    n_q, n_k = 70, 101
+    judge(form, n_q, n_k, d=16, d_v=32, dtype=dtype, of_bias=of_bias, tolerance=2e-2)
+    batch, _ = FORMS[form]
+    batches, groups = prod(batch or (3,)), {"of all": 1, "of groups": 2, "of fours": 2}[form]
+    read = stayed(n_q, n_k, batches, batches // groups)
+    of_others = 2 * n_q * n_k * (batches + groups)  # of dQ, and of dB
+    assert WORDS["read", "bias"] == read["bias"] + of_others
+    assert WORDS["read", "bias_T"] == read["bias_T"]
+
+
+@pytest.mark.parametrize("sides", [(False, True, True), (True, False, True), (True, True, False)])
+def test_rows_stay_of_a_bias_that_heads_rows_or_columns_share(staying: None, sides: Any) -> None:
+    judge("of groups", 65, 33, sides, d=16, d_v=16, dtype=torch.float16, tolerance=2e-2)
+
+
+def met(n: int, sequences: int, heads: int = 4, d: int = 32, **how: Any) -> Any:
+    """What kernels take for a call."""
+    dtype, scale, limits = (
+        how.get("dtype", torch.bfloat16),
+        how.get("scale", 0.2),
+        how.get("limits", (None, None, False)),
+    )
+    q = torch.empty(1, heads, n, d, dtype=dtype).expand(sequences, -1, -1, -1)
+    q = torch.empty(sequences, heads, n, d, dtype=dtype) if how.get("own", True) else q
+    asked = Limits(how.get("inner", sequences), *limits, scale)
+    groups = sequences // asked.inner
+    return kernels._met(q, q, q, torch.empty(groups, 1, heads, n, n, dtype=dtype), None, asked, True), [q]
+
+
+def test_which_kernels_a_call_gets(monkeypatch: Any) -> None:
+    """Rows of the bias stay on Hopper where there are enough sequences, and nothing that these kernels do not have."""
+    monkeypatch.setattr(kernels, "multiprocessors", lambda device: 132)
+
+    def kinds(*given: Any, **how: Any) -> list[bool]:
+        pairs, matrices = met(*given, **how)
+        return [pairs.kernels(which, matrices).tiling.gluon for which in (FORWARD, ACROSS, OF_QUERIES)]
+
+    assert kinds(384, 64) == [False] * 3  # the CPU is no Hopper card
+    monkeypatch.setattr(kernels, "hopper", lambda device: True)
+    assert kinds(384, 64) == kinds(371, 64) == kinds(128, 256) == [True, True, False]
+    assert kinds(320, 128) == [False, True, False]  # columns of the last tile of 128 that do not exist
+    assert kinds(384, 16) == kinds(384, 64, 1) == kinds(896, 64) == [False] * 3
+    for how in ({"d": 64}, {"dtype": torch.float32}, {"scale": -0.2}, {"limits": (None, 0, False)}, {"inner": 1}):
+        assert kinds(384, 64, **how) == [False] * 3
+    assert kinds(384, 64, own=False) == [False] * 3  # sequences that share a query
 
 
 @given(n=st.integers(1, 200), d=st.integers(1, 60), R=st.integers(1, 9), side=st.sampled_from([16, 32, 64]))
@@ -345,12 +471,13 @@ def test_the_words_of_the_page(n: int, d: int, R: int, side: int) -> None:
         OF_QUERIES: (made.of_queries, R * (2 * n * d + n) + R * (3 * n * d + 2 * n + n * n + 2 * n * d * tiles)),
         ACROSS: (made.of_keys, R * (4 * n * d + n * n + (2 * n * d + 2 * n) * tiles)),
         OF_BIAS: (made.of_bias, 2 * n * n + R * (4 * n * d + 2 * n) * tiles),
+        AT_ONCE: (at_once(n), 2 * n * n + R * (3 * n * d + 2 * n + 2 * n * d * -(-n // 64))),
     }
     for which, (each, words) in page.items():
-        sizes = {"n_q": n, "n_k": n, "d_k": d, "d_v": d, "R": R, **each.tiling.blocks}
+        sizes = {"n_q": n, "n_k": n, "d_k": d, "d_v": d, "R": R, **each.tiling.blocks, OF_PART: R}
         moved = moved_words(programs_of_bias.program(which, each), sizes)
         counted = sum(read + written for read, written in moved.values())
-        assert counted * (1 if which == OF_BIAS else R) == words
+        assert counted * (1 if which in (OF_BIAS, AT_ONCE) else R) == words
 
 
 @pytest.mark.slow
@@ -361,7 +488,7 @@ def test_drawn_kernels(data: Any, form: str, n_q: int, n_k: int) -> None:
     widths = {name: data.draw(st.integers(1, 40)) for name in ("d", "d_v")}
     parts = data.draw(st.integers(1, 3))
     with pytest.MonkeyPatch.context() as patch, by_interpreter(patch):
-        patch.setattr(kernels, "_parts", lambda pairs, groups, sequences: min(parts, sequences))
+        patch.setattr(kernels, "_parts", lambda pairs, groups, sequences, _: min(parts, sequences))
         judge(form, n_q, n_k, sides, **widths)
 
 

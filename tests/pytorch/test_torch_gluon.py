@@ -249,6 +249,11 @@ def test_passes_whose_blocks_are_few_take_heads_in_parts() -> None:
     assert parts(4096, 128, 32, 8) == 1  # 256 blocks of different lengths
     assert parts(8704, 96, 16, 16) == parts(512, 96, 16, 2) == parts(8704, 96, 16, 2, gluon=False) == 1
     assert parts(8704, 96, 16, 2, 2**20) == 1  # copies of keys have no room
+    made = planning.plan(8730, 96, 16, kv_heads=2, is_causal=True)
+    assert made.side_by_side is not None and made.side_by_side[0] == parts(9216, 96, 16, 2)
+    assert 1.5 * made.side_by_side[1].seconds < made.backward[0].seconds
+    assert any("heads that share keys are in" in line for line in str(made).splitlines())
+    assert planning.plan(8730, 96, 16, is_causal=True).side_by_side is None
 
 
 def test_more_heads_than_a_tile_has_rows_share_keys_that_are_values() -> None:

@@ -1,0 +1,95 @@
+"""Kernels with a bias whose rows stay while sequences stream past, beside those that read a tile of it for each tile of
+scores: is a layer faster with them? On an H200.
+
+    python benchmarks/gpu/bias_stays.py --time-limit 60 -o bias_stays.jsonl
+
+A row has the microseconds of each kernel of both passes of a layer with head dimension 32, by the kernels that
+`attention` takes, and with today's limits off: wherever rows can stay, and nowhere; and whether O, dK and dV have the
+same bits when they are computed again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+D = 32
+LAYERS = (
+    (384, 4, 512), (384, 4, 256), (384, 4, 128), (384, 4, 64), (384, 4, 32), (768, 16, 64), (768, 4, 512),
+    (371, 4, 64), (512, 8, 128), (320, 4, 512), (128, 4, 512), (256, 8, 64),
+)  # fmt: skip
+"""Tokens, heads, and sequences that share a bias."""
+
+
+def forced(programs: Any, kernels: Any, how: str) -> None:
+    """Have rows of the bias stay, and dQ and dB computed at once, wherever it can be, or nowhere, or as `attention`."""
+    usual = forced.__dict__.setdefault("usual", (programs.FEWEST_STAYING, programs.MOST_BESIDE, kernels._at_once))
+    others = {"everywhere": (0, 200.0, lambda *given: True), "nowhere": (float("inf"), 1.0, lambda *given: False)}
+    programs.FEWEST_STAYING, programs.MOST_BESIDE, kernels._at_once = others.get(how, usual)
+
+
+def rows(torch: Any) -> Any:
+    """Yield the row of each layer."""
+    from bias_tiles import passes
+    from timing import by_kernel
+
+    from pebblesim.operator import bias as kernels, compiling, programs_of_bias as programs
+
+    def layer(n: int, heads: int, sequences: int) -> Any:
+        normal = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
+        x, dO, b = (
+            [normal(sequences, heads, n, D) for _ in range(3)],
+            normal(sequences, heads, n, D),
+            normal(1, 1, heads, n, n),
+        )
+        return x, b, dO, kernels.Limits(sequences, None, None, False, D**-0.5)
+
+    if compiling.can():
+        with compiling.together():
+            for n in sorted({each for each, _, _ in LAYERS}):
+                for how in ("everywhere", "nowhere", "usual"):
+                    forced(programs, kernels, how)
+                    passes(torch, *layer(n, 4, 64))
+    for n, heads, sequences in LAYERS:
+        given = layer(n, heads, sequences)
+        row: dict[str, Any] = {"n": n, "heads": heads, "sequences": sequences}
+        for how in ("everywhere", "nowhere", "usual"):
+            forced(programs, kernels, how)
+            row[how] = by_kernel(torch, partial(passes, torch, *given))
+            if how == "everywhere":
+                first, again = (computed(torch, kernels, *given) for _ in range(2))
+                row["same_bits"] = all(map(torch.equal, first, again))
+        yield row
+
+
+def computed(torch: Any, kernels: Any, x: Any, b: Any, dO: Any, asked: Any) -> tuple[Any, ...]:
+    """O, L, dK and dV."""
+    out, made = torch.empty_like(dO), tuple(map(torch.empty_like, x))
+    lse = kernels.forward(*x, b, None, out, asked)
+    kernels.backward(dO, None, *x, b, out, lse, None, made, None, asked)
+    return out, lse, *made[1:]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, default=Path(__file__).with_suffix(".jsonl"))
+    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds after which nothing new is begun")
+    asked, began = parser.parse_args(), time.monotonic()
+    import torch
+
+    asked.output.parent.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    for row in rows(torch):
+        with asked.output.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        print(f"{time.monotonic() - began:6.1f} s", row, flush=True)
+        if time.monotonic() - began > asked.time_limit:
+            return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""dQ and dB of a shared bias in one Gluon kernel, run by the interpreter: values, words, and no race."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import gluon_interpreter
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from pebblesim.core.errors import UsageError
+from pebblesim.kernels.bias import biased
+from pebblesim.kernels.bias_stays import OF_PART, SPAN, gradients_at_once
+from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.tables import moved_words
+from pebblesim.language.program import Program
+from pebblesim.language.registry import get
+
+SCALE = 0.25
+
+
+def program() -> Program:
+    schedule = get("backward-two-pass-blocked")
+    assert schedule.problem.rectangle is not None
+    return gradients_at_once(biased(schedule.in_dims(schedule.problem.rectangle.dims).program))
+
+
+def text(n_q: int, n_k: int, d: tuple[int, int], span: int, side: int, **options: Any) -> str:
+    sizes = {"R": 4, "n_q": n_q, "n_k": n_k, "d_k": d[0], "d_v": d[1], OF_PART: 1, "B_r": 64, SPAN: span, "b_c": side}
+    return gluon(program(), sizes, "float16", scale=SCALE, shared=1, **options).text
+
+
+def drawn(batch: int, R: int, heads: int, n_q: int, n_k: int, d: tuple[int, int], seed: int) -> dict[str, np.ndarray]:
+    """Matrices (batch, R, heads, n, d), a bias (batch, 1, heads, n_q, n_k), some of it -∞, and numbers as kernels take
+    them: L, to base 2, and v."""
+    chance = np.random.default_rng(seed)
+    sides = {"Q": (n_q, d[0]), "K": (n_k, d[0]), "V": (n_k, d[1]), "dO": (n_q, d[1])}
+    x = {name: chance.normal(size=(batch, R, heads, *each)) for name, each in sides.items()}
+    bias = chance.normal(size=(batch, 1, heads, n_q, n_k))
+    bias[chance.random(bias.shape) < 0.1] = -np.inf
+    x = {name: each.astype(np.float16).astype(float) for name, each in (x | {"bias": bias}).items()}
+    S = SCALE * x["Q"] @ x["K"].swapaxes(3, 4) + x["bias"]
+    most = np.maximum(S.max(-1), -1e4)
+    l = np.exp(S - most[..., None]).sum(-1)
+    x["L"] = np.where(l == 0, np.inf, np.log2(np.where(l == 0, 1, l)) + most * np.log2(np.e))
+    x["v"] = chance.normal(size=l.shape)
+    return x
+
+
+def right(x: dict[str, np.ndarray], parts: int) -> dict[str, np.ndarray]:
+    """dQ and dB from their definitions."""
+    S = SCALE * x["Q"] @ x["K"].swapaxes(3, 4) + x["bias"]
+    P = np.exp2(S * np.log2(np.e) - x["L"][..., None])
+    dS = P * (x["dO"] @ x["V"].swapaxes(3, 4) - x["v"][..., None])
+    R = dS.shape[1]
+    each = -(-R // parts)
+    dB = [dS[:, at * each : (at + 1) * each].sum(1, keepdims=True) for at in range(parts)]
+    return {"dQ": SCALE * dS @ x["K"], "dB": np.concatenate(dB, 1)}
+
+
+def run(source: str, x: dict[str, np.ndarray], parts: int, seed: int, tokens: bool = False) -> Any:
+    """What the kernels write, and the words that they move; `tokens`: heads of a position are next to each other."""
+    batch, R, heads, n_q, _ = x["Q"].shape
+    n_k = x["K"].shape[3]
+
+    shapes = {"dQ": x["Q"].shape, "dB": (batch, parts, heads, n_q, -(-n_k // 8) * 8)}  # in rows of groups of 8 words
+
+    def apart(shape: tuple[int, ...]) -> tuple[int, ...]:
+        _, copies, h, n, width = shape
+        wide = -(-width // 8) * 8
+        if tokens and shape not in (x["bias"].shape, shapes["dB"]):
+            return copies * n * h * wide, n * h * wide, wide, h * wide, 1
+        return copies * h * n * wide, h * n * wide, n * wide, wide, 1
+
+    taken = re.findall(r"(\w+)_ptr", source.split("def run(")[1].split("):")[0])
+    vectors = {name: each.reshape(batch * heads, R, n_q) for name, each in x.items() if name in ("L", "v")}
+    given = {name: vectors.get(name, x[name]) for name in taken}
+    made, words = gluon_interpreter.run(
+        source,
+        given,
+        "float16",
+        None,
+        seed,
+        strides={name: apart(each.shape) for name, each in given.items() if each.ndim == 5},
+        results={name: (shape, apart(shape)) for name, shape in shapes.items()},
+        wide={"L", "v", "dB"},
+    )
+    return {"dQ": made["dQ"], "dB": made["dB"][..., :n_k]}, words
+
+
+def close(made: dict[str, np.ndarray], true: dict[str, np.ndarray]) -> None:
+    for name, each in true.items():
+        assert np.allclose(made[name], each, rtol=0.01, atol=0.01 * np.abs(each).max()), name
+
+
+@settings(max_examples=6, deadline=None)
+@given(data=st.data(), side=st.sampled_from([16, 32, 64]), tokens=st.booleans())
+def test_values_words_and_no_race(data: Any, side: int, tokens: bool) -> None:
+    """Of ragged sizes, each in an order of roles that is drawn: the words are those that the program counts."""
+    shares = 3 if side == 32 else 2  # warpgroups that divide the keys
+    span = shares * data.draw(st.integers(1, 3)) * side
+    n_q, n_k = data.draw(st.integers(1, 150)), data.draw(st.integers(1, span))
+    batch, R, heads = (data.draw(st.integers(1, most)) for most in (2, 5, 2))
+    each = -(-R // data.draw(st.integers(1, R)))
+    parts, seed = -(-R // each), data.draw(st.integers(0, 99))
+    stages = data.draw(st.integers(2, 3 if span <= 192 else 2))  # as many as there is shared memory for
+    d = data.draw(st.tuples(*[st.sampled_from([16, 24, 32])] * 2))
+    x = drawn(batch, R, heads, n_q, n_k, d, seed)
+    made, words = run(text(n_q, n_k, d, span, side, stages=stages), x, parts, seed, tokens)
+    close(made, right(x, parts))
+    sizes = {
+        "R": R,
+        "n_q": n_q,
+        "n_k": n_k,
+        "d_k": d[0],
+        "d_v": d[1],
+        OF_PART: each,
+        "B_r": 64,
+        SPAN: span,
+        "b_c": side,
+    }
+    padded = sizes | {"n_k": -(-n_k // 8) * 8}  # rows of dB are written in groups of 8 words
+    counted = moved_words(program(), sizes) | {"dB": moved_words(program(), padded)["dB"]}
+    for name, (read, written) in counted.items():
+        moved = (words["read", name], words["written", name])
+        assert moved == (read * batch * heads, written * batch * heads), name
+
+
+def test_what_orders_roles_is_missed() -> None:
+    """Without a wait, an arrival or a fence the interpreter finds a race, or roles that wait for ever."""
+    x, parts = drawn(1, 3, 1, 50, 90, (16, 16), 1), 1
+    lines = text(50, 90, (16, 16), 96, 32).splitlines()
+    run("\n".join(lines), x, parts, 0)
+    ordered = [at for at, line in enumerate(lines) if re.match(r"\s+(mbarrier\.(wait|arrive)|fence_async)", line)]
+    assert len(ordered) == 9
+    for at in ordered:
+        indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
+        with pytest.raises(AssertionError):
+            run("\n".join([*lines[:at], f"{indent}pass", *lines[at + 1 :]]), x, parts, 0)
+
+
+@pytest.mark.parametrize(("d", "span", "B_r"), [((8, 16), 96, 64), ((16, 16), 100, 64), ((16, 16), 96, 128)])
+def test_sizes_that_a_block_does_not_have_are_refused(d: tuple[int, int], span: int, B_r: int) -> None:
+    sizes = {"R": 4, "n_q": 64, "n_k": 96, "d_k": d[0], "d_v": d[1], OF_PART: 1, "B_r": B_r, SPAN: span, "b_c": 32}
+    with pytest.raises(UsageError):
+        gluon(program(), sizes, "float16", scale=SCALE, shared=1)
+
+
+def test_another_program_has_no_rows_of_a_bias_that_stay() -> None:
+    with pytest.raises(UsageError, match="no loop over rows of queries"):
+        gradients_at_once(get("backward-two-pass-blocked").program)
