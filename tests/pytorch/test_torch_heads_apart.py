@@ -119,6 +119,17 @@ def test_passes_in_parts_are_traced(monkeypatch: Any) -> None:
     launching.loaded.cache_clear()
 
 
+@pytest.mark.parametrize(("d_k", "d_v"), [(32, 16), (16, 16), (16, 32)])
+def test_keys_and_values_that_begin_at_one_place(d_k: int, d_v: int) -> None:
+    """Each part has all columns of both, whichever has more; values within keys are copied once."""
+    both = torch.randn(2, 3, 5, 32)
+    given = {"Q": torch.randn(2, 12, 7, d_k), "K": both[..., :d_k], "V": both[..., :d_v]}
+    made = heads_apart.given_to_parts(given, 4, 2)
+    for name in ("K", "V"):
+        assert torch.equal(made[name], given[name].repeat_interleave(2, 1))
+    assert (made["K"].data_ptr() == made["V"].data_ptr()) is (d_v <= d_k)
+
+
 def against_pytorch(seed: int, draws: int) -> None:
     """Compare the kernels beside a pass with PyTorch: rows that lie apart, odd widths, several heads of keys."""
     from triton.runtime import interpreter
