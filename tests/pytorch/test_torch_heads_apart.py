@@ -22,6 +22,7 @@ from pebblesim.advice import cards, tiles  # noqa: E402
 from pebblesim.operator import fresh, heads_apart, launching, parts_of_heads as parts  # noqa: E402
 from pebblesim.operator.pattern import Pattern, band_of  # noqa: E402
 from pebblesim.operator.planning import chosen  # noqa: E402
+from pebblesim.operator.tape import noted  # noqa: E402
 
 H200 = cards.card("H200")
 ROOM = 2**30
@@ -50,6 +51,25 @@ def test_parts_need_room() -> None:
     assert taken(1024, 128, room=needed - 1) == 1
     own, some = parts.of_part_of_heads(Pattern(shared=128), 16), parts.sizes_of_part(dims, 16)
     assert chosen("backward", some, 16, "bfloat16", own, None, H200).bytes + needed < ROOM
+
+
+def test_heads_are_taken_together_while_less_memory_is_free_than_their_parts_take(monkeypatch: Any) -> None:
+    """What is free follows from a stand-in for PyTorch; with a workspace it is not asked."""
+    for name in ("memory_reserved", "memory_allocated", "is_current_stream_capturing"):
+        monkeypatch.setattr(torch.cuda, name, lambda *device: 0)
+    monkeypatch.setattr(launching, "card_of", lambda *given: H200)
+    q, kv = torch.empty(1, 128, 1024, 576).half(), torch.empty(1, 1, 1024, 576).half()
+    given = {"Q": q, "K": kv, "V": kv[..., :512]}
+
+    def parts_with(free: int, workspace: int | None = None) -> int:
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 2**40))
+        return launching.groups_of(given, {}, launching.Setting(Pattern(shared=128), 0.1, workspace))
+
+    needed = 16 * 1024 * (576 + 512) * (2 + 4)
+    assert parts_with(needed) == parts_with(needed - 1, ROOM) == 16 and parts_with(needed - 1) == 1
+    with noted([q]) as written:
+        assert parts_with(needed - 1) == 1
+    assert written.other  # others are launched again
 
 
 @pytest.fixture
