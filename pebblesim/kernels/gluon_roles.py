@@ -8,7 +8,7 @@ The warp that loads waits for these first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -83,13 +83,7 @@ class Roles(Lowering):
         super().__init__(self.makes_values(scope, facts), RowsPlaces(scope))
         self.plan, self.asking = plan, False  # whether each tile asks if it is cut
         self.running: list[Issued] = []  # products
-        self.reserve(*ORDER.split())
-        for buffer in plan.buffers.values():
-            self.reserve(*(buffer.name + end for end in ("", "_full", "_free")))
-        for each in plan.handed:
-            self.reserve(*[each.room] * (not each.inside), f"{each.name}_full")
-        for out in plan.outgoing:
-            self.reserve(*[out.name] * (out.slots > 0), f"{out.name}_full")
+        self.reserve(*ORDER.split(), *_names_of_rooms(plan))
 
     def reserve(self, *names: str) -> None:
         """Keep names for what is no tile."""
@@ -369,6 +363,16 @@ class Roles(Lowering):
             return (term(first) if first else None), first + width
         before, end = term("w") * width, first + self.plan.shares * width  # divided among warpgroups
         return before + first if first else before, end
+
+
+def _names_of_rooms(plan: Block) -> Iterator[str]:
+    """Names of what is in shared memory, and of barriers."""
+    for buffer in plan.buffers.values():
+        yield from (buffer.name + end for end in ("", "_full", "_free"))
+    for each in plan.handed:
+        yield from [*[each.room] * (not each.inside), f"{each.name}_full"]
+    for out in plan.outgoing:
+        yield from [*[out.name] * (out.slots > 0), f"{out.name}_full"]
 
 
 def expecting(full: Term, copies: list[st.Statement], times: int = 1) -> list[st.Statement]:
