@@ -35,7 +35,7 @@ def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
 
     chance = random.Random(asked.seed)
     drawn = [(chance.randint(FEWEST, MOST), chance.choice((16, 64, 128))) for _ in range(asked.drawn)]
-    chosen = launching.parts_for
+    chosen, long_enough = launching.parts_of_heads, launching.long_enough
     for n, heads in (SHAPES[0], *drawn, *SHAPES[1:]):
         most = max(1, cards.of_device(torch.cuda.get_device_properties(0)).size("multiprocessors") // -(-n // 128))
         for causal in (False, True):
@@ -49,7 +49,8 @@ def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
                     seen.append(parts or chosen(*given))
                     return seen[-1]
 
-                launching.parts_for = some
+                launching.parts_of_heads = some
+                launching.long_enough = (lambda *given: True) if parts else long_enough
                 row = {"key": key, "n": n, "heads": heads, "causal": causal, "seed": asked.seed}
                 row |= {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
                 try:

@@ -50,8 +50,7 @@ def write_package(sizes: Sizes, mask: str | None, chosen: PackageChoice, output:
     from pebblesim.advice import cards
     from pebblesim.operator.frozen_table import Asked
     from pebblesim.operator.package import emit
-    from pebblesim.operator.planning import CARD
-    from pebblesim.operator.plans import supported
+    from pebblesim.operator.planning import CARD, supported
 
     if output is None or sizes.d is None:
         raise UsageError("a package needs -d and -o: head dimensions, and a folder; such as -d 64,128 -o attention.")

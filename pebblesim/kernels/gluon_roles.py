@@ -8,7 +8,7 @@ The warp that loads waits for these first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -83,13 +83,7 @@ class Roles(Lowering):
         super().__init__(self.makes_values(scope, facts), RowsPlaces(scope))
         self.plan, self.asking = plan, False  # whether each tile asks if it is cut
         self.running: list[Issued] = []  # products
-        self.reserve(*ORDER.split())
-        for buffer in plan.buffers.values():
-            self.reserve(*(buffer.name + end for end in ("", "_full", "_free")))
-        for each in plan.handed:
-            self.reserve(*[each.room] * (not each.inside), f"{each.name}_full")
-        for out in plan.outgoing:
-            self.reserve(*[out.name] * (out.slots > 0), f"{out.name}_full")
+        self.reserve(*ORDER.split(), *_names_of_rooms(plan))
 
     def reserve(self, *names: str) -> None:
         """Keep names for what is no tile."""
@@ -348,22 +342,18 @@ class Roles(Lowering):
 
     def entries_at(self, tensor: ir.Tensor, ranges: ir.Ranges, layout: Layout) -> tuple[Term, Term | None]:
         """Where the entries of a matrix's tile are in memory, in a layout, and which of them exist."""
-        scope, setting = self.scope, self.setting
-        length = setting.size(ranges[1].dim)
+        scope, setting, length = self.scope, self.setting, self.setting.size(ranges[1].dim)
         rows, columns = (Name(scope.names.new(each)) for each in ("down", "across"))
-        down, across = (
-            call("arange", 0, side, call("SliceLayout", 1 - axis, layout))
-            for axis, side in enumerate((ROWS, layout.width))
-        )
-        self.say(st.Let((rows.id,), (term("part") * ROWS + down,)))
+        sizes = enumerate((ROWS, layout.width))
+        down, across = (call("arange", 0, side, call("SliceLayout", 1 - axis, layout)) for axis, side in sizes)
         before, beyond = self.columns_before(ranges[1], layout.width)
-        self.say(st.Let((columns.id,), (across if before is None else before + across,)))
+        across = across if before is None else before + across
+        self.say(st.Let((rows.id,), (term("part") * ROWS + down,)), st.Let((columns.id,), (across,)))
         at_rows, at_columns = rows.along("[:, None]"), columns.along("[None, :]")
-        inside = [at_rows < setting.size(ranges[0].dim)] if scope.ragged(ranges[0]) else []
-        inside += [at_columns < length] if beyond > setting.sizes[ranges[1].dim] else []
-        places = [at_rows * length]
-        if tensor in setting.strides.of:
-            places = setting.strides.places_of(tensor, rows)
+        inside = [at_rows < setting.size(ranges[0].dim)] * scope.ragged(ranges[0])
+        inside += [at_columns < length] * (beyond > setting.sizes[ranges[1].dim])
+        strides = setting.strides
+        places = strides.places_of(tensor, rows) if tensor in strides.of else [at_rows * length]
         return total([Name(setting.of[tensor]), *places, at_columns]), all_of(inside)
 
     def columns_before(self, columns: ir.Range, width: int) -> tuple[Term | None, int]:
@@ -371,8 +361,18 @@ class Roles(Lowering):
         first = columns_of_part(columns)
         if columns not in self.plan.sides:
             return (term(first) if first else None), first + width
-        before = term("w") * width  # divided among warpgroups
-        return before + first if first else before, first + self.plan.shares * width
+        before, end = term("w") * width, first + self.plan.shares * width  # divided among warpgroups
+        return before + first if first else before, end
+
+
+def _names_of_rooms(plan: Block) -> Iterator[str]:
+    """Names of what is in shared memory, and of barriers."""
+    for buffer in plan.buffers.values():
+        yield from (buffer.name + end for end in ("", "_full", "_free"))
+    for each in plan.handed:
+        yield from [*[each.room] * (not each.inside), f"{each.name}_full"]
+    for out in plan.outgoing:
+        yield from [*[out.name] * (out.slots > 0), f"{out.name}_full"]
 
 
 def expecting(full: Term, copies: list[st.Statement], times: int = 1) -> list[st.Statement]:

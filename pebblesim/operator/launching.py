@@ -26,15 +26,17 @@ from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launch import Kernel, Torch, Triton
 from pebblesim.operator.layout import fits, fitted, room_for
 from pebblesim.operator.once import warn_once
-from pebblesim.operator.parts_of_heads import of_part_of_heads, parts_for
+from pebblesim.operator.parts_of_heads import long_enough, of_part_of_heads, parts_of_heads
 from pebblesim.operator.pattern import Pattern
 from pebblesim.operator.planning import (
     CARD,
     ROOM,
+    STEPS,
     Choice,
     Dims,
     chosen,
     chosen_for_latent,
+    rounded_up,
 )
 from pebblesim.operator.symbols import Untraced, plain
 from pebblesim.operator.tape import notes
@@ -151,7 +153,10 @@ def groups_of(given: dict[str, Any], results: dict[str, Any], setting: Setting) 
     if GLUON.refusal(Call({}, scale=setting.scale, words=words, repeated=repeated)):
         return 1
     card, room = card_of(Q.device), ROOM if setting.workspace is None else setting.workspace
-    return parts_for(dims, batch * kv_heads, _dtype(Q), _here(pattern), room, card)
+    rest = batch * kv_heads, _dtype(Q), _here(pattern), room, card
+    if not long_enough(rounded_up(dims, pattern, 1), *rest):
+        return 1
+    return parts_of_heads(rounded_up(dims, pattern, STEPS), *rest)
 
 
 def _heads_apart(given: dict[str, Any], results: dict[str, Any], setting: Setting, parts: int) -> Any:

@@ -104,7 +104,7 @@ class Kind:
         self._sentences = [sentence for _, sentence in written.promises]
         kept = {each.slot for each in (*results, *promised) if each is not None}
         used = kept | {slot for step in written.steps for slot in read(step)}
-        used |= {*range(noted, written.slots)}  # memory that kernels take while they run, of which no step speaks
+        used |= {*range(noted, written.slots)}  # memory that kernels take beside their arguments, for descriptors
         made = [each for each in written.steps if isinstance(each, Made) and each.slot in used]
         alone, rest_of = ([each for each in made if (each.slot in kept) == one] for one in (True, False))
         self._types = [each.options["dtype"] for each in alone]

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from pebblesim.advice import cards
+from pebblesim.advice.forecast import Forecast
 from pebblesim.core.sizes import BYTES
 from pebblesim.operator.pattern import Pattern
 from pebblesim.operator.planning import KEPT, STEPS, Dims, chosen, first_at, rounded_up
@@ -32,14 +33,6 @@ GAIN = 1.1
 
 NUMBERS = 2, 4, 8, 16
 """Numbers of parts that are tried."""
-
-
-def parts_for(dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card) -> int:
-    """In how many parts a backward pass of these sizes takes the heads that share keys; arguments as for `chosen`."""
-    rest = heads, dtype, pattern, room, card
-    if pattern.shared == 1 or not long_enough(rounded_up(dims, pattern, 1), *rest):
-        return 1
-    return parts_of_heads(rounded_up(dims, pattern, STEPS), *rest)
 
 
 @lru_cache(maxsize=KEPT)
@@ -75,6 +68,22 @@ def parts_of_heads(dims: Dims, heads: int, dtype: str, pattern: Pattern, room: i
         if seconds < least:
             least, found = seconds, parts
     return found
+
+
+def side_by_side(
+    dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card
+) -> tuple[int, Forecast] | None:
+    """In how many parts a backward pass of any sizes takes the heads that share keys, and the forecast of its kernels;
+    None if it takes them together. Arguments as for `parts_of_heads`."""
+    rest = heads, dtype, pattern, room, card
+    if not long_enough(rounded_up(dims, pattern, 1), *rest):
+        return None
+    parts = parts_of_heads(rounded_up(dims, pattern, STEPS), *rest)
+    if parts == 1:
+        return None
+    own, some = of_part_of_heads(pattern, parts), sizes_of_part(dims, parts)
+    made = chosen("backward", some, heads * parts, dtype, own, room, card)
+    return parts, first_at(made, dict(some), card, dtype, heads * parts, own)
 
 
 def sizes_of_part(dims: Dims, parts: int) -> Dims:

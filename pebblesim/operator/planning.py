@@ -1,4 +1,4 @@
-"""Which kernels compute an attention, and what a limit of memory costs: without PyTorch."""
+"""Which kernels compute an attention, within a limit of memory: without PyTorch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pebblesim.advice.forecast import Forecast, forecast, forecasts
 from pebblesim.advice.tiles import PART, PROBLEM, Tiling
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import BYTES
-from pebblesim.kernels.domains import expected
+from pebblesim.kernels.domains import Call, expected
 from pebblesim.kernels.tables import workspaces
 from pebblesim.kernels.triton_ranges import free_dimensions, largest_tiles
 from pebblesim.language.masks import Band
@@ -20,6 +20,9 @@ from pebblesim.language.registry import get
 from pebblesim.launches.launches import launches
 from pebblesim.operator.cuts import UNIT, Cut, cuts as ways_to_cut
 from pebblesim.operator.pattern import Pattern
+from pebblesim.operator.sizes import (
+    refused,
+)
 
 CARD = "H200"
 """The card whose rates are used where no card is given."""
@@ -60,12 +63,26 @@ class Choice:
     cut: Cut | None = None
 
 
+def supported(name: str, option: str) -> cards.Card:
+    """Return the card with a name that an option gave.
+
+    Raises:
+        UsageError: no card is known by it, or kernels do not run on it.
+    """
+    if not isinstance(name, str):
+        raise UsageError(f"card is {name!r}; give the name of a card, such as {CARD}.")
+    own = cards.card(name, option)
+    if sentence := refused(Call({}, card=own.name, capability=own.capability)):
+        raise UsageError(sentence)
+    return own
+
+
 def first_at(
     best: Choice, dims: Mapping[str, int], card: cards.Card, dtype: str, heads: int, pattern: Pattern
 ) -> Forecast:
     """The forecast of the kernels that are used, for these sizes: of some heads that share keys at a time."""
     if best.cut is None:
-        return at_lengths(best.forecast, dims, card, dtype, heads, pattern)
+        return at_sizes(best.forecast, dims, card, dtype, heads, pattern)
     some, own, rounds = _part(best.cut, tuple(dims.items()), heads, pattern)
     made = forecast(best.forecast.tiling, dict(some), card, dtype, best.cut.kv_heads, expected(own.mask))
     return replace(_launched(made), rounds=rounds)
@@ -255,7 +272,7 @@ def program_of(tiling: Tiling, mask: Band | None) -> Program:
     return tiling.traced(() if rectangle is None else rectangle.dims, mask)
 
 
-def at_lengths(
+def at_sizes(
     made: Forecast, dims: Mapping[str, int], card: cards.Card, dtype: str, heads: int, pattern: Pattern
 ) -> Forecast:
     """The forecast of the kernels of another one, for these sizes."""

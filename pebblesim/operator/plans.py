@@ -1,10 +1,9 @@
-"""`plan`: the kernels of an attention of some size, and the reason, in words: without PyTorch."""
+"""The plan of an attention: which kernels compute it, why, and what a limit of memory costs. Without PyTorch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from pebblesim.advice import cards
 from pebblesim.advice.amounts import amount
@@ -16,16 +15,18 @@ from pebblesim.kernels import releases
 from pebblesim.kernels.domains import HOPPER, Call
 from pebblesim.kernels.words import LEAST_SIDE
 from pebblesim.operator.cuts import Cut
-from pebblesim.operator.parts_of_heads import (
-    of_part_of_heads,
-    parts_for,
-    seconds_of_parts,
-    sizes_of_part,
-    words_of_parts,
-)
+from pebblesim.operator.parts_of_heads import side_by_side, words_of_parts
 from pebblesim.operator.pattern import Pattern, band_of, limits
-from pebblesim.operator.planning import CARD, ROOM, Dims, at_lengths, chosen, first_at, ranked_for
-from pebblesim.operator.sizes import check_flag, check_heads, check_workspace, met, refused, sharing, word_of
+from pebblesim.operator.planning import CARD, ROOM, at_sizes, chosen, first_at, ranked_for, supported
+from pebblesim.operator.sizes import (
+    check_flag,
+    check_heads,
+    check_workspace,
+    met,
+    refused,
+    sharing,
+    word_of,
+)
 
 WORDS_OF_SINKS = {"forward": 2, "backward": 4}
 """Words of 16 bits that sinks move besides in each pass, for each query of a head, where numbers have 32 bits.
@@ -60,9 +61,9 @@ class KernelPlan:
         without_keys: queries of each head that see no key, and are not computed.
         cut, cut_backward: the parts of each pass that are computed one after the other; None if it is computed as a
             whole.
+        side_by_side: in how many parts a backward pass takes the heads that share keys at the same time, and the
+            forecast of its kernels, without copies of keys and sums of gradients; None if it takes them together.
         sinks: words of 16 bits that sinks move besides, in the forward pass and for their gradient; None without sinks.
-        parts: in how many the backward pass takes the heads that share keys; `backward` are forecasts of all of them.
-        beside: seconds of copies for parts, and of sums of their gradients.
     """
 
     dims: Mapping[str, int]
@@ -83,9 +84,8 @@ class KernelPlan:
     without_keys: int = 0
     cut: Cut | None = None
     cut_backward: Cut | None = None
+    side_by_side: tuple[int, Forecast] | None = None
     sinks: tuple[int, int] | None = None
-    parts: int = 1
-    beside: float = 0.0
 
     def __str__(self) -> str:
         band, rates = self.pattern.mask, f"rates of {self.card}"
@@ -113,8 +113,13 @@ class KernelPlan:
             lines.append(line)
             if cut is not None:
                 lines.append(f"  {cut.said(shared)}")
-            if way == "backward" and self.parts > 1:
-                lines.append(self._of_parts(shared))
+            if way == "backward" and self.side_by_side is not None:
+                parts, made = self.side_by_side
+                line = f"  but the {shared:,} heads that share keys are in {parts} parts side by side: {made.tiling}"
+                lines.append(f"{line}{self._time(made, ': ')}, limited by {made.binds}")
+                words = words_of_parts(dims["n_k"], self.dims["d_k"], self.dims["d_v"], self.heads, parts)
+                said = f"{words['copied']:,} words of 16 bits and {words['summed']:,} of float32"
+                lines.append(f"  besides, copies of keys and values, and sums of their gradients: {said}")
             if taken or best.seconds > free.seconds:
                 lines.append(f"  tables: {taken / 2**20:,.0f} MiB, and they may take {self.workspace / 2**20:,.0f} MiB")
             if best.seconds > free.seconds:
@@ -131,15 +136,6 @@ class KernelPlan:
             )
             lines.append(f"{reason}; with these {', '.join(times)}: {releases.INSTALL}")
         return "\n".join(lines)
-
-    def _of_parts(self, shared: int) -> str:
-        """Heads that share keys in parts, and what that costs, in words."""
-        words = words_of_parts(self.dims["n_k"], self.dims["d_k"], self.dims["d_v"], self.heads, self.parts)
-        time = "" if self.scaled else f"{self.beside * 1e6:,.0f} µs, "
-        return (
-            f"  the {shared} heads that share keys are in {self.parts} parts; copies of keys for each, and sums of "
-            f"gradients: {time}{words['copied']:,} words of 16 bits and {words['summed']:,} of float32"
-        )
 
     def _time(self, kernel: Forecast, before: str) -> str:
         """The time of a kernel as text; empty where it is not known."""
@@ -222,11 +218,19 @@ def plan(
         lacking = (chosen(way, key, heads, dtype, pattern, room, rates) for way in PROBLEM)
         lost = [first_at(each, dims, rates, dtype, heads, pattern) for each in lacking]
         pattern = pattern._replace(gluon=False)
-    parts = parts_for(key, heads, dtype, pattern, room, rates)
-    forward, backward = (
-        _pass(way, sizes_of_part(key, number), heads * number, dtype, of_part_of_heads(pattern, number), room, rates)
-        for way, number in zip(PROBLEM, (1, parts), strict=True)
-    )
+    ranked, tables, unlimited, unlimited_tables, lengths, cuts = [], [], [], [], [], []
+    for way in PROBLEM:
+        best = chosen(way, key, heads, dtype, pattern, room, rates)
+        free = chosen(way, key, heads, dtype, pattern, None, rates)
+        rounded, found = ranked_for(way, key, heads, dtype, pattern, room, rates)
+        rest = (each for each in found if best.cut is not None or each.tiling != best.forecast.tiling)
+        of_rest = (at_sizes(each, dims, rates, dtype, heads, pattern) for each in rest)
+        ranked.append((first_at(best, dims, rates, dtype, heads, pattern), *of_rest))
+        cuts.append(best.cut)
+        tables.append(best.bytes)
+        unlimited.append(at_sizes(free.forecast, dims, rates, dtype, heads, pattern))
+        unlimited_tables.append(free.bytes)
+        lengths.append((dict(rounded)["n_q"] // shared, dict(rounded)["n_k"]))
     return KernelPlan(
         dims,
         heads,
@@ -234,66 +238,21 @@ def plan(
         rates.name,
         rates.scaled,
         room,
-        forward.ranked,
-        backward.ranked,
-        (forward.tables, backward.tables),
-        (forward.unlimited, backward.unlimited),
-        (forward.unlimited_tables, backward.unlimited_tables),
+        ranked[0],
+        ranked[1],
+        (tables[0], tables[1]),
+        (unlimited[0], unlimited[1]),
+        (unlimited_tables[0], unlimited_tables[1]),
         (d, d_v),
-        (forward.lengths, backward.lengths),
+        (lengths[0], lengths[1]),
         triton,
         (lost[0], lost[1]) if lost else None,
         n - n_q // shared,
-        forward.cut,
-        backward.cut,
+        cuts[0],
+        cuts[1],
+        side_by_side(key, heads, dtype, pattern, room, rates),
         _words_of_sinks(n * of_queries) if sinks else None,
-        parts,
-        seconds_of_parts(key, heads, parts, dtype, rates) if parts > 1 else 0.0,
     )
-
-
-class _Pass(NamedTuple):
-    """A pass, as `KernelPlan` has it."""
-
-    ranked: tuple[Forecast, ...]
-    tables: int
-    unlimited: Forecast
-    unlimited_tables: int
-    lengths: tuple[int, int]
-    cut: Cut | None
-
-
-def _pass(way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int, card: cards.Card) -> _Pass:
-    """The kernels of a pass; arguments as for `chosen`."""
-    best, free = (chosen(way, dims, heads, dtype, pattern, limit, card) for limit in (room, None))
-    rounded, found = ranked_for(way, dims, heads, dtype, pattern, room, card)
-    rest = (each for each in found if best.cut is not None or each.tiling != best.forecast.tiling)
-    sizes, lengths = dict(dims), dict(rounded)
-    return _Pass(
-        (
-            first_at(best, sizes, card, dtype, heads, pattern),
-            *(at_lengths(each, sizes, card, dtype, heads, pattern) for each in rest),
-        ),
-        best.bytes,
-        at_lengths(free.forecast, sizes, card, dtype, heads, pattern),
-        free.bytes,
-        (lengths["n_q"] // pattern.shared, lengths["n_k"]),
-        best.cut,
-    )
-
-
-def supported(name: str, option: str) -> cards.Card:
-    """Return the card with a name that an option gave.
-
-    Raises:
-        UsageError: no card is known by it, or kernels do not run on it.
-    """
-    if not isinstance(name, str):
-        raise UsageError(f"card is {name!r}; give the name of a card, such as {CARD}.")
-    own = cards.card(name, option)
-    if sentence := refused(Call({}, card=own.name, capability=own.capability)):
-        raise UsageError(sentence)
-    return own
 
 
 def _words_of_sinks(queries: int) -> tuple[int, int]:

@@ -34,7 +34,7 @@ from pebblesim.operator import (  # noqa: E402
 from pebblesim.operator.cuts import Cut  # noqa: E402
 from pebblesim.operator.layout import BYTES, numbers_from  # noqa: E402
 from pebblesim.operator.pattern import Pattern, band_of  # noqa: E402
-from pebblesim.operator.planning import chosen, chosen_for_latent, first_at  # noqa: E402
+from pebblesim.operator.planning import chosen, chosen_for_latent  # noqa: E402
 from pebblesim.operator.plans import plan  # noqa: E402
 
 H200 = cards.card("H200")
@@ -228,7 +228,8 @@ def test_heads_that_share_keys_in_parts(
         asked.append(heads)
         return parts
 
-    monkeypatch.setattr(launching, "parts_for", some)
+    monkeypatch.setattr(launching, "long_enough", lambda *given: True)
+    monkeypatch.setattr(launching, "parts_of_heads", some)
     check((1, 8, 2, 35, 41), d, (None, 0, True), "tokens first", False, True)
     assert interpreted == ["flash2-forward", backward] and asked == [2]
 
@@ -241,18 +242,19 @@ def test_passes_whose_blocks_are_few_take_heads_in_parts() -> None:
         shared = heads // kv_heads
         pattern = Pattern(band_of(right=0, rows=shared), shared, **others)
         dims = tuple({"n_q": n * shared, "n_k": n, "d_k": d, "d_v": d}.items())
-        return parts_of_heads.parts_for(dims, kv_heads, "bfloat16", pattern, room, card)
+        if not parts_of_heads.long_enough(dims, kv_heads, "bfloat16", pattern, room, card):
+            return 1
+        return parts_of_heads.parts_of_heads(dims, kv_heads, "bfloat16", pattern, room, card)
 
     assert parts(8704, 96, 16, 2) > 1 and parts(16384, 128, 8, 1) > 1
     assert parts(4096, 128, 32, 8) == 1  # 256 blocks of different lengths
     assert parts(8704, 96, 16, 16) == parts(512, 96, 16, 2) == parts(8704, 96, 16, 2, gluon=False) == 1
     assert parts(8704, 96, 16, 2, 2**20) == 1  # copies of keys have no room
     made = plan(8730, 96, 16, kv_heads=2, is_causal=True)
-    assert made.parts == parts(9216, 96, 16, 2)
-    whole = chosen("backward", tuple(made.dims.items()), 2, "bfloat16", made.pattern, 2**30, card)
-    assert 1.5 * made.backward[0].seconds < first_at(whole, made.dims, card, "bfloat16", 2, made.pattern).seconds
+    assert made.side_by_side is not None and made.side_by_side[0] == parts(9216, 96, 16, 2)
+    assert 1.5 * made.side_by_side[1].seconds < made.backward[0].seconds
     assert any("heads that share keys are in" in line for line in str(made).splitlines())
-    assert plan(8730, 96, 16, is_causal=True).parts == 1
+    assert plan(8730, 96, 16, is_causal=True).side_by_side is None
 
 
 def test_more_heads_than_a_tile_has_rows_share_keys_that_are_values() -> None:

@@ -32,7 +32,7 @@ def taken(n: int, shared: int, heads: int = 1, room: int | None = ROOM, **of: An
     """Parts of latent heads, of 576 columns of which 512 are the values."""
     dims = (("n_q", n * shared), ("n_k", n), ("d_k", of.pop("d_k", 576)), ("d_v", of.pop("d_v", 512)))
     card, pattern = of.pop("card", H200), Pattern(shared=shared)._replace(**of)
-    return parts.parts_for(dims, heads, "bfloat16", pattern, room, card)
+    return parts.parts_of_heads(dims, heads, "bfloat16", pattern, room, card)
 
 
 def test_few_keys_of_many_heads_are_taken_in_parts() -> None:
@@ -45,17 +45,13 @@ def test_few_keys_of_many_heads_are_taken_in_parts() -> None:
 
 
 def test_a_plan_says_what_parts_cost() -> None:
-    """Its forecasts are those of all parts; the words are those of docs/hopper.md."""
+    """The words are those of docs/hopper.md."""
     made = plan(1024, 576, 128, kv_heads=1, d_v=512)
-    (line,) = (each for each in str(made).splitlines() if "parts" in each)
-    assert "the 128 heads that share keys are in 16 parts" in line
+    (line,) = (each for each in str(made).splitlines() if "besides" in each)
     assert f"{17 * 1024 * 1088:,} words of 16 bits and {32 * 1024 * 1088:,} of float32" in line
-    assert made.parts == 16 and made.backward[0].tiling.blocks["e"] == 192 and made.beside > 0
-    whole = chosen(
-        "backward", tuple(made.dims.items()), 1, "bfloat16", Pattern(shared=128), ROOM, cards.with_rates(H200)
-    )
-    assert made.backward[0].seconds + made.beside < 0.7 * whole.forecast.seconds
-    assert plan(4096, 576, 16, kv_heads=1, d_v=512).parts == plan(1024, 576, 128, d_v=512).parts == 1
+    assert made.side_by_side is not None and made.side_by_side[0] == 16
+    assert made.side_by_side[1].seconds < 0.7 * made.backward[0].seconds
+    assert plan(4096, 576, 16, kv_heads=1, d_v=512).side_by_side is None
 
 
 def test_parts_need_room() -> None:
@@ -102,7 +98,8 @@ def test_gradients_of_parts_are_added_up(
     """Against the definition: batches, sinks, values that are a part of keys, and words of all parts in float32."""
     batch, heads, kv_heads, n_q, n_k = sizes
     seen: list[Any] = []
-    monkeypatch.setattr(launching, "parts_for", lambda *given: number)
+    monkeypatch.setattr(launching, "long_enough", lambda *given: True)
+    monkeypatch.setattr(launching, "parts_of_heads", lambda *given: number)
     sums = heads_apart.add_up
     monkeypatch.setattr(heads_apart, "add_up", lambda made, to: (seen.append(made), sums(made, to)))
     torch.manual_seed(n_q)
@@ -124,7 +121,8 @@ def test_passes_in_parts_are_traced(monkeypatch: Any) -> None:
     from pytorch.test_torch_lengths import Told, check
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(launching, "parts_for", lambda *given: 4)
+        patched.setattr(launching, "long_enough", lambda *given: True)
+        patched.setattr(launching, "parts_of_heads", lambda *given: 4)
         told = Told(patched)
         assert [check(told, (1, 1, 16, n, n), 512, None, None) for n in (200, 210)] == [2, 2]
         kernels = [each for each in told.noted if each[0] == "launch"]

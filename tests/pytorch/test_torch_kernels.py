@@ -27,11 +27,11 @@ from pebblesim.operator import (  # noqa: E402
     operators,
     operators_of_sinks,
     planning,
-    plans,
 )
 from pebblesim.operator.cuts import Cut, cuts  # noqa: E402
 from pebblesim.operator.launch import Torch  # noqa: E402
 from pebblesim.operator.pattern import Pattern, band_of, limits  # noqa: E402
+from pebblesim.operator.plans import plan  # noqa: E402
 from pebblesim.operator.tape import noted  # noqa: E402
 
 SMALL = {
@@ -170,7 +170,7 @@ def test_whole_tables_of_parts_of_a_forward_pass_beat_some_rows_of_all(n: int, h
     limited, free = chosen_in_parts("forward", n, heads, kv_heads)
     assert limited.forecast.tiling.gluon and limited.cut is not None and free.cut is None
     assert limited.bytes <= 2**30 < free.bytes and limited.cut.ends[-1] == n
-    made = plans.plan(n, 512, heads, kv_heads=kv_heads, is_causal=True)
+    made = plan(n, 512, heads, kv_heads=kv_heads, is_causal=True)
     first, others = made.forward[0], [each for each in made.forward if each.tiling.schedule == "scores-stored-in-rows"]
     assert first.seconds < 0.8 * min(each.seconds for each in others)
     assert first.seconds < 1.3 * made.unlimited[0].seconds
@@ -187,7 +187,7 @@ def test_parts_of_a_backward_pass_have_room_for_tables_and_sums(n: int, heads: i
     rows = [(span.stop - span.start) * cut.heads for span in cut.spans]
     pairs = (-(-each // 128) * -(-end // 128) * 128**2 for each, end in zip(rows, cut.ends, strict=True))
     assert limited.bytes == cut.kv_heads * (2 * max(pairs) + 4 * n * (512 + 512))
-    made = plans.plan(n, 512, heads, kv_heads=kv_heads, is_causal=True)
+    made = plan(n, 512, heads, kv_heads=kv_heads, is_causal=True)
     first, others = (
         made.backward[0],
         [each for each in made.backward if each.tiling.schedule.endswith("backward-in-rows")],
