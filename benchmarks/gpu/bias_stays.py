@@ -4,8 +4,8 @@ scores: is a layer faster with them? On an H200.
     python benchmarks/gpu/bias_stays.py --time-limit 60 -o bias_stays.jsonl
 
 A row has the microseconds of each kernel of both passes of a layer with head dimension 32, by the kernels that
-`attention` takes, and with today's limits off: wherever rows can stay, and nowhere; and whether O, dK and dV have the
-same bits when they are computed again.
+`attention` takes, and with today's limits off: wherever rows can stay, and nowhere; and how often of eight times O, L, dK
+and dV have the same bits when they are computed again.
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ LAYERS = (
 )  # fmt: skip
 """Tokens, heads, and sequences that share a bias."""
 
+AGAIN, NAMES = 8, ("O", "L", "dK", "dV")
+"""How often results are computed again, and their names."""
+
 
 def forced(programs: Any, kernels: Any, how: str) -> None:
     """Have rows of the bias stay, and dQ and dB computed at once, wherever it can be, or nowhere, or as `attention`."""
     usual = forced.__dict__.setdefault("usual", (programs.FEWEST_STAYING, programs.MOST_BESIDE, kernels._at_once))
-    others = {"everywhere": (0, 200.0, lambda *given: True), "nowhere": (float("inf"), 1.0, lambda *given: False)}
+    all_of_them, none = (dict.fromkeys(programs.STAYING, number) for number in (0.0, float("inf")))
+    others = {"everywhere": (all_of_them, 200.0, lambda *given: True), "nowhere": (none, 1.0, lambda *given: False)}
     programs.FEWEST_STAYING, programs.MOST_BESIDE, kernels._at_once = others.get(how, usual)
 
 
@@ -61,8 +65,13 @@ def rows(torch: Any) -> Any:
             forced(programs, kernels, how)
             row[how] = by_kernel(torch, partial(passes, torch, *given))
             if how == "everywhere":
-                first, again = (computed(torch, kernels, *given) for _ in range(2))
-                row["same_bits"] = all(map(torch.equal, first, again))
+                first = computed(torch, kernels, *given)
+                again = [computed(torch, kernels, *given) for _ in range(AGAIN)]
+                row["same_bits"] = {
+                    name: sum(torch.equal(one, each[at]) for each in again)
+                    for at, (name, one) in enumerate(zip(NAMES, first, strict=True))
+                }
+                row["finite"] = all(bool(each.isfinite().all()) for each in first)
         yield row
 
 
