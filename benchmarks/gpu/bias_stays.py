@@ -4,8 +4,8 @@ scores: is a layer faster with them? On an H200.
     python benchmarks/gpu/bias_stays.py --time-limit 60 -o bias_stays.jsonl
 
 A row has the microseconds of each kernel of both passes of a layer with head dimension 32, by the kernels that
-`attention` takes, and with today's limits off: wherever rows can stay, and nowhere; and how often of eight times O, L, dK
-and dV have the same bits when they are computed again.
+`attention` takes, and with today's limits off: wherever rows can stay, and nowhere; and how often of eight times O, L,
+dK and dV have the same bits when they are computed again.
 """
 
 from __future__ import annotations
