@@ -35,7 +35,7 @@ def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
 
     chance = random.Random(asked.seed)
     drawn = [(chance.randint(FEWEST, MOST), chance.choice((16, 64, 128))) for _ in range(asked.drawn)]
-    chosen = launching.parts_of_heads
+    chosen, long_enough = launching.parts_of_heads, launching.long_enough
     for n, heads in (SHAPES[0], *drawn, *SHAPES[1:]):
         most = max(1, cards.of_device(torch.cuda.get_device_properties(0)).size("multiprocessors") // -(-n // 128))
         for causal in (False, True):
@@ -50,10 +50,11 @@ def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
                     return seen[-1]
 
                 launching.parts_of_heads = some
+                launching.long_enough = (lambda *given: True) if parts else long_enough
                 row = {"key": key, "n": n, "heads": heads, "causal": causal, "seed": asked.seed}
                 row |= {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
                 try:
-                    yield row | measured(torch, n, heads, causal) | {"parts": seen[-1]}
+                    yield row | measured(torch, n, heads, causal) | {"parts": seen[-1] if seen else 1}
                 except Exception as error:
                     yield row | {"error": f"{type(error).__name__}: {error}"[:300]}
                 torch.cuda.empty_cache()

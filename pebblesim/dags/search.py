@@ -15,7 +15,7 @@ from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import quantity, whole
 from pebblesim.dags.anneal_kernel import anneal
 from pebblesim.dags.best_order import NONE, BestOrder, Progress
-from pebblesim.dags.bounds import Bound, at_once, largest, of_theorems, slowly, wavefronts
+from pebblesim.dags.bounds import Bound, at_once, largest, of_theorems, paths, slowly, wavefronts
 from pebblesim.dags.optimum_states import searchable
 from pebblesim.dags.orders import Task, as_cdag
 from pebblesim.dags.parts import excess
@@ -220,6 +220,8 @@ def compile_bounds(rules: str) -> None:
     """
     fft = Cdag.from_edges(12, [(u, v) for v in range(4, 12) for u in (v - 4, (v - 4) ^ (1 if v < 8 else 2))])
     of_theorems(TaskData(Task(fft, 3, rules), 3), 0.0)
+    larger = Cdag.from_edges(32, [(u, v) for v in range(8, 32) for u in (v - 8, (v - 8) ^ (1 << (v // 8 - 1)))])
+    paths(TaskData(Task(larger, 3, rules), 3), 0.001)  # without seconds it looks at no cone, and four points have none
     star = Cdag.from_edges(3, [(0, 1), (0, 2)])
     wavefronts(TaskData(Task(star, 2, "no-recompute"), 1), seconds=1)
     if rules != "partial":

@@ -71,8 +71,8 @@ def room_for_parts(results: dict[str, Any], parts: int) -> dict[str, Any]:
     made = dict(results)
     for name in OF_KEYS:
         batch, heads, n, d = results[name].shape
-        room = results[name].new_empty((batch, heads * parts, n, _whole(d)), dtype=torch.float32)
-        made[name] = fresh(room)[..., :d]
+        room = fresh(results[name].new_empty((batch, heads * parts, n, _whole(d)), dtype=torch.float32))
+        made[name] = room[..., :d]
     return made
 
 

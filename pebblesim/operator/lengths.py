@@ -98,11 +98,13 @@ class Kind:
         self._alike = tuple(written.alike.items())
         self._inputs = [slot for slot, each in enumerate(inputs) if each is not None]
         self._device = next(each for each in inputs if each is not None).device
+        noted = written.slots
         self._several = several = _commands(written, by, self._device)
         promised = [view for view, _ in written.promises]
         self._sentences = [sentence for _, sentence in written.promises]
         kept = {each.slot for each in (*results, *promised) if each is not None}
         used = kept | {slot for step in written.steps for slot in read(step)}
+        used |= {*range(noted, written.slots)}  # memory that kernels take beside their arguments, for descriptors
         made = [each for each in written.steps if isinstance(each, Made) and each.slot in used]
         alone, rest_of = ([each for each in made if (each.slot in kept) == one] for one in (True, False))
         self._types = [each.options["dtype"] for each in alone]
