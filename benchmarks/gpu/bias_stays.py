@@ -75,6 +75,46 @@ def rows(torch: Any) -> Any:
         yield row
 
 
+def bits(torch: Any, times: int) -> Any:
+    """Yield for some layers how often of so many times each result has the bits of the first time."""
+    from pebblesim.operator import bias as kernels, programs_of_bias as programs
+
+    for n, heads, sequences in ((256, 8, 64), (128, 4, 512), (384, 4, 512)):
+        normal = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
+        x, dO, b = (
+            [normal(sequences, heads, n, D) for _ in range(3)],
+            normal(sequences, heads, n, D),
+            normal(1, 1, heads, n, n),
+        )
+        asked = kernels.Limits(sequences, None, None, False, D**-0.5)
+        for how in ("everywhere", "nowhere"):
+            forced(programs, kernels, how)
+            first = gradients(torch, kernels, x, b, dO, asked)
+            same = dict.fromkeys(first, 0)
+            for _ in range(times):
+                again = gradients(torch, kernels, x, b, dO, asked)
+                for name, one in first.items():
+                    same[name] += torch.equal(one, again[name])
+            finite = all(bool(each.isfinite().all()) for each in first.values())
+            yield {
+                "n": n,
+                "heads": heads,
+                "sequences": sequences,
+                "how": how,
+                "of": times,
+                "same": same,
+                "finite": finite,
+            }
+
+
+def gradients(torch: Any, kernels: Any, x: Any, b: Any, dO: Any, asked: Any) -> dict[str, Any]:
+    """All results by name."""
+    out, made, dB = torch.empty_like(dO), tuple(map(torch.empty_like, x)), torch.empty_like(b)
+    lse = kernels.forward(*x, b, None, out, asked)
+    kernels.backward(dO, None, *x, b, out, lse, None, made, dB, asked)
+    return dict(zip(("O", "L", "dQ", "dK", "dV", "dB"), (out, lse, *made, dB), strict=True))
+
+
 def computed(torch: Any, kernels: Any, x: Any, b: Any, dO: Any, asked: Any) -> tuple[Any, ...]:
     """O, L, dK and dV."""
     out, made = torch.empty_like(dO), tuple(map(torch.empty_like, x))
@@ -86,13 +126,14 @@ def computed(torch: Any, kernels: Any, x: Any, b: Any, dO: Any, asked: Any) -> t
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, default=Path(__file__).with_suffix(".jsonl"))
+    parser.add_argument("--bits", type=int, default=0, help="compare the bits of so many runs, and time nothing")
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds after which nothing new is begun")
     asked, began = parser.parse_args(), time.monotonic()
     import torch
 
     asked.output.parent.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
-    for row in rows(torch):
+    for row in bits(torch, asked.bits) if asked.bits else rows(torch):
         with asked.output.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         print(f"{time.monotonic() - began:6.1f} s", row, flush=True)
