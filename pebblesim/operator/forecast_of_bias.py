@@ -86,6 +86,8 @@ def at_once(sizes: Sizes, dtype: str, card: Card) -> bool:
     room = WIDE * launches * sizes.sequences * sizes.heads * sizes.n_q * sizes.d * (launches > 1)
     if card.capability != HOPPER or dtype == "float32" or sizes.d > kernels.MOST_WIDTH or room > ROOM // 2:
         return False
+    if sizes.sharing < kernels.FEWEST_AT_ONCE:
+        return False
     apart, together = (_sum(each, sizes, dtype, None, card) for each in (("dQ", "dB"), ("v", "dQ, dB")))
     return together < apart
 
