@@ -25,7 +25,7 @@ from pebblesim.operator.pattern import Pattern, band_of, limits
 from pebblesim.operator.planning import ROOM, chosen
 from pebblesim.operator.plans import plan
 
-PAGE = ROOT / "docs" / "attention.md"
+PAGE = ROOT / "docs" / "attention-tests.md"
 
 
 @pytest.mark.one_in(3)
