@@ -4,8 +4,8 @@ scores: is a layer faster with them? On an H200.
     python benchmarks/gpu/bias_stays.py --time-limit 60 -o bias_stays.jsonl
 
 A row has the microseconds of each kernel of both passes of a layer with head dimension 32, by the kernels that
-`attention` takes, and with today's limits off: wherever rows can stay, and nowhere; and whether O, dK and dV have the
-same bits when they are computed again.
+`attention` takes, and with today's limits off: wherever rows can stay, and nowhere; and how often of eight times O, L,
+dK and dV have the same bits when they are computed again.
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ LAYERS = (
 )  # fmt: skip
 """Tokens, heads, and sequences that share a bias."""
 
+AGAIN, NAMES = 8, ("O", "L", "dK", "dV")
+"""How often results are computed again, and their names."""
+
 
 def forced(programs: Any, kernels: Any, how: str) -> None:
     """Have rows of the bias stay, and dQ and dB computed at once, wherever it can be, or nowhere, or as `attention`."""
     usual = forced.__dict__.setdefault("usual", (programs.FEWEST_STAYING, programs.MOST_BESIDE, kernels._at_once))
-    others = {"everywhere": (0, 200.0, lambda *given: True), "nowhere": (float("inf"), 1.0, lambda *given: False)}
+    all_of_them, none = (dict.fromkeys(programs.STAYING, number) for number in (0.0, float("inf")))
+    others = {"everywhere": (all_of_them, 200.0, lambda *given: True), "nowhere": (none, 1.0, lambda *given: False)}
     programs.FEWEST_STAYING, programs.MOST_BESIDE, kernels._at_once = others.get(how, usual)
 
 
@@ -60,10 +64,55 @@ def rows(torch: Any) -> Any:
         for how in ("everywhere", "nowhere", "usual"):
             forced(programs, kernels, how)
             row[how] = by_kernel(torch, partial(passes, torch, *given))
-            if how == "everywhere":
-                first, again = (computed(torch, kernels, *given) for _ in range(2))
-                row["same_bits"] = all(map(torch.equal, first, again))
+            if how != "usual":
+                first = computed(torch, kernels, *given)
+                again = [computed(torch, kernels, *given) for _ in range(AGAIN)]
+                row[f"same_bits_{how}"] = {
+                    name: sum(torch.equal(one, each[at]) for each in again)
+                    for at, (name, one) in enumerate(zip(NAMES, first, strict=True))
+                }
+                row[f"finite_{how}"] = all(bool(each.isfinite().all()) for each in first)
         yield row
+
+
+def bits(torch: Any, times: int) -> Any:
+    """Yield for some layers how often of so many times each result has the bits of the first time."""
+    from pebblesim.operator import bias as kernels, programs_of_bias as programs
+
+    for n, heads, sequences in ((256, 8, 64), (128, 4, 512), (384, 4, 512)):
+        normal = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
+        x, dO, b = (
+            [normal(sequences, heads, n, D) for _ in range(3)],
+            normal(sequences, heads, n, D),
+            normal(1, 1, heads, n, n),
+        )
+        asked = kernels.Limits(sequences, None, None, False, D**-0.5)
+        for how in ("everywhere", "nowhere"):
+            forced(programs, kernels, how)
+            first = gradients(torch, kernels, x, b, dO, asked)
+            same = dict.fromkeys(first, 0)
+            for _ in range(times):
+                again = gradients(torch, kernels, x, b, dO, asked)
+                for name, one in first.items():
+                    same[name] += torch.equal(one, again[name])
+            finite = all(bool(each.isfinite().all()) for each in first.values())
+            yield {
+                "n": n,
+                "heads": heads,
+                "sequences": sequences,
+                "how": how,
+                "of": times,
+                "same": same,
+                "finite": finite,
+            }
+
+
+def gradients(torch: Any, kernels: Any, x: Any, b: Any, dO: Any, asked: Any) -> dict[str, Any]:
+    """All results by name."""
+    out, made, dB = torch.empty_like(dO), tuple(map(torch.empty_like, x)), torch.empty_like(b)
+    lse = kernels.forward(*x, b, None, out, asked)
+    kernels.backward(dO, None, *x, b, out, lse, None, made, dB, asked)
+    return dict(zip(("O", "L", "dQ", "dK", "dV", "dB"), (out, lse, *made, dB), strict=True))
 
 
 def computed(torch: Any, kernels: Any, x: Any, b: Any, dO: Any, asked: Any) -> tuple[Any, ...]:
@@ -77,13 +126,14 @@ def computed(torch: Any, kernels: Any, x: Any, b: Any, dO: Any, asked: Any) -> t
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, default=Path(__file__).with_suffix(".jsonl"))
+    parser.add_argument("--bits", type=int, default=0, help="compare the bits of so many runs, and time nothing")
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds after which nothing new is begun")
     asked, began = parser.parse_args(), time.monotonic()
     import torch
 
     asked.output.parent.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
-    for row in rows(torch):
+    for row in bits(torch, asked.bits) if asked.bits else rows(torch):
         with asked.output.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         print(f"{time.monotonic() - began:6.1f} s", row, flush=True)

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from pebblesim.advice import cards
 from pebblesim.advice.forecast import Forecast
+from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import BYTES
 from pebblesim.operator.pattern import Pattern
 from pebblesim.operator.planning import KEPT, STEPS, Dims, chosen, first_at, rounded_up
@@ -40,8 +41,8 @@ def long_enough(dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int 
     """Whether a backward pass may have its heads in parts: arguments as for `parts_of_heads`, rounded further."""
     if pattern.shared == 1 or not pattern.gluon:
         return False
-    made = chosen("backward", dims, heads, dtype, pattern, room, card)
-    return first_at(made, dict(dims), card, dtype, heads, pattern).seconds >= LONG_ENOUGH
+    seconds = _together(dims, heads, dtype, pattern, room, card)
+    return seconds is not None and seconds >= LONG_ENOUGH
 
 
 @lru_cache(maxsize=KEPT)
@@ -51,12 +52,11 @@ def parts_of_heads(dims: Dims, heads: int, dtype: str, pattern: Pattern, room: i
     Args:
         dims: n_q (rows of all heads that share keys), n_k, d_k and d_v, rounded.
         heads, dtype, pattern, room, card: as for `chosen`.
-
-    Raises:
-        UsageError: no kernel fits into this room.
     """
-    made = chosen("backward", dims, heads, dtype, pattern, room, card)
-    least, found = first_at(made, dict(dims), card, dtype, heads, pattern).seconds / GAIN, 1
+    seconds = _together(dims, heads, dtype, pattern, room, card)
+    if seconds is None:
+        return 1
+    least, found = seconds / GAIN, 1
     for parts in (number for number in NUMBERS if pattern.shared % number == 0):
         own, some = of_part_of_heads(pattern, parts), sizes_of_part(dims, parts)
         made = chosen("backward", some, heads * parts, dtype, own, None, card)
@@ -68,6 +68,15 @@ def parts_of_heads(dims: Dims, heads: int, dtype: str, pattern: Pattern, room: i
         if seconds < least:
             least, found = seconds, parts
     return found
+
+
+def _together(dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card) -> float | None:
+    """The forecast of all heads together; None if no kernel has room at these sizes, which are longer than a call's."""
+    try:
+        made = chosen("backward", dims, heads, dtype, pattern, room, card)
+    except UsageError:
+        return None
+    return first_at(made, dict(dims), card, dtype, heads, pattern).seconds
 
 
 def side_by_side(

@@ -15,7 +15,7 @@ from pebblesim.kernels import releases
 from pebblesim.kernels.domains import HOPPER, Call
 from pebblesim.kernels.words import LEAST_SIDE
 from pebblesim.operator.cuts import Cut
-from pebblesim.operator.parts_of_heads import side_by_side
+from pebblesim.operator.parts_of_heads import side_by_side, words_of_parts
 from pebblesim.operator.pattern import Pattern, band_of, limits
 from pebblesim.operator.planning import CARD, ROOM, at_sizes, chosen, first_at, ranked_for, supported
 from pebblesim.operator.sizes import (
@@ -117,6 +117,9 @@ class KernelPlan:
                 parts, made = self.side_by_side
                 line = f"  but the {shared:,} heads that share keys are in {parts} parts side by side: {made.tiling}"
                 lines.append(f"{line}{self._time(made, ': ')}, limited by {made.binds}")
+                words = words_of_parts(dims["n_k"], self.dims["d_k"], self.dims["d_v"], self.heads, parts)
+                said = f"{words['copied']:,} words of 16 bits and {words['summed']:,} of float32"
+                lines.append(f"  besides, copies of keys and values, and sums of their gradients: {said}")
             if taken or best.seconds > free.seconds:
                 lines.append(f"  tables: {taken / 2**20:,.0f} MiB, and they may take {self.workspace / 2**20:,.0f} MiB")
             if best.seconds > free.seconds:

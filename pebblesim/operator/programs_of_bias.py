@@ -73,9 +73,9 @@ TILINGS: Mapping[tuple[str, int], Tilings] = {
 FORWARD, OF_QUERIES, OF_KEYS, OF_BIAS, ACROSS, OF_V, AT_ONCE = range(7)
 """Passes: O; dQ; dK and dV; dB; dK and dV with a transpose of the bias; and v alone, before dQ and dB at once."""
 
-SIDE, MOST_KEYS, MOST_WIDTH = 32, 384, 32
-"""Keys of a tile of the kernel of dQ and dB at once, and the most keys of a block and columns of a head, for which
-registers and shared memory are enough."""
+SIDE, MOST_KEYS, MOST_WIDTH, FEWEST_AT_ONCE = 32, 384, 32, 32
+"""Keys of a tile of the kernel of dQ and dB at once; the most keys of a block and columns of a head, for which
+registers and shared memory are enough; and the fewest sequences that share a bias with which it was measured."""
 
 
 def kernels_of(which: int, words: str, width: int) -> Kernels:
@@ -90,9 +90,11 @@ STAYING = {
 }
 """Kernels for Hopper in which rows of the bias stay, of the passes that have some."""
 
-STAYING_WIDTHS, MOST_STAYING, FEWEST_STAYING, MOST_BESIDE = (16, 32), 768, 8, 1.125
-"""Head dimensions that they are for, the most columns of the bias, the fewest sequences of a block, and the most
-columns of its tiles as multiples of those that there are: else the other kernels were as fast on an H200."""
+STAYING_WIDTHS, MOST_BESIDE = (16, 32), 1.125
+MOST_STAYING = {FORWARD: 384, ACROSS: 768}
+FEWEST_STAYING = {FORWARD: 30.0, ACROSS: 20.0}
+"""Head dimensions that they are for, the most columns of tiles as multiples of those that there are, and for each pass
+the most columns of the bias and the fewest sequences of a block: else the other kernels were as fast on an H200."""
 
 
 class Rows(NamedTuple):
@@ -109,12 +111,12 @@ def staying(which: int, widths: tuple[int, int], bias: Rows) -> Kernels | None:
 
     `widths`: head dimensions of queries and keys, and of values.
     """
-    if which not in STAYING or not {*widths} <= {*STAYING_WIDTHS} or bias.columns > MOST_STAYING:
+    if which not in STAYING or not {*widths} <= {*STAYING_WIDTHS} or bias.columns > MOST_STAYING[which]:
         return None
     found = STAYING[which]
     rows, columns = found.tiling.blocks.values()
     beside = -(-bias.columns // columns) * columns / bias.columns
-    few = -(-bias.rows // rows) * bias.matrices < FEWEST_STAYING
+    few = -(-bias.rows // rows) * bias.matrices < FEWEST_STAYING[which]
     return None if few or beside > MOST_BESIDE else found
 
 

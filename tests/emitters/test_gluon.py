@@ -33,7 +33,7 @@ BLOCKS = {
     BACKWARD: {"B_r": 64, "b_c": 16, "B_c": 128, "b_r": 32},
     ONE_PASS: {"B_c": 128, "b_r": 64},
     **{each: {"a": 128, "b": 64, "c": 16, "e": 32} for each in (SCORES, PAIRS)},
-    IN_ROWS: {"C": 256, "a": 128, "b": 64, "c": 16, "e": 32},
+    IN_ROWS: {"C": 256, "a": 128, "b": 64, "c": 64, "e": 64},
     STORED: {"a": 128, "b": 128, "c": 16, "e": 32},
 }
 

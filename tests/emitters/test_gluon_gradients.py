@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from pebblesim.advice import cards
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.bias import biased
 from pebblesim.kernels.bias_stays import OF_PART, SPAN, gradients_at_once
@@ -17,6 +18,7 @@ from pebblesim.kernels.gluon import gluon
 from pebblesim.kernels.tables import moved_words
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
+from pebblesim.operator import forecast_of_bias
 
 SCALE = 0.25
 
@@ -151,3 +153,17 @@ def test_sizes_that_a_block_does_not_have_are_refused(d: tuple[int, int], span: 
 def test_another_program_has_no_rows_of_a_bias_that_stay() -> None:
     with pytest.raises(UsageError, match="no loop over rows of queries"):
         gradients_at_once(get("backward-two-pass-blocked").program)
+
+
+def test_where_both_gradients_are_computed_at_once() -> None:
+    """On Hopper cards, of narrow heads in 16 bits, for enough sequences, and where parts of dQ have room."""
+    sizes, card = forecast_of_bias.Sizes(512, 512, 4, 384, 384, 32), cards.card("h200")
+    assert forecast_of_bias.at_once(sizes, "bfloat16", card)
+    others = {"d": 64}, {"sequences": 8, "sharing": 8, "n_q": 64, "n_k": 64}, {"n_q": 2048, "n_k": 2048}
+    assert not any(forecast_of_bias.at_once(sizes._replace(**other), "bfloat16", card) for other in others)
+    assert not forecast_of_bias.at_once(sizes, "float32", card)
+    assert not forecast_of_bias.at_once(sizes, "bfloat16", cards.card("a100"))
+    way = forecast_of_bias.names("backward", sizes, "bfloat16", True, card)
+    assert "dQ, dB in tiles of 64 x 384" in way and "; dB in" not in way
+    apart = forecast_of_bias.seconds("backward", sizes, "bfloat16", None, False, card)
+    assert apart < forecast_of_bias.seconds("backward", sizes, "bfloat16", None, True, card) < 1.5 * apart

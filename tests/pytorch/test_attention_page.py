@@ -18,7 +18,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 from judged_attention import computed, gradients, refused, wrong
 from oracle_attention import Room, draw, meaning, options, tensors
 from strategies import draws
@@ -336,6 +336,7 @@ def test_what_is_no_number_in_a_query_stays_with_that_query(number: float) -> No
     assert off.any(-1).nonzero().tolist() == [[1, 2, 3]]
 
 
+@example(seed=100)  # lengths rounded up have no room, which these have
 @given(st.integers(0, 2**32))
 @draws(12, 200)
 def test_a_plan_says_what_it_was_asked(seed: int) -> None:

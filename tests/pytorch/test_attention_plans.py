@@ -325,7 +325,7 @@ def test_the_table_of_versions_is_made_of_the_rows() -> None:
     spec.loader.exec_module(versions)
     lines = (PAGE.parents[1] / "benchmarks" / "gpu" / "versions.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
-    assert versions.BEGIN + versions.table(rows) + versions.END in PAGE.read_text(encoding="utf-8")
+    assert versions.BEGIN + versions.table(rows) + versions.END in versions.PAGE.read_text(encoding="utf-8")
     for row in rows:
         assert releases.release_of(row["triton"]) is not None
         failed = row.get("failed") or []

@@ -394,7 +394,7 @@ def test_dQ_and_dB_by_one_kernel(
 def staying(interpreted: None, monkeypatch: Any) -> None:
     """Kernels in which rows of the bias stay, for a few sequences and any number of columns."""
     monkeypatch.setattr(kernels, "hopper", lambda device: True)
-    monkeypatch.setattr(programs_of_bias, "FEWEST_STAYING", 0)
+    monkeypatch.setattr(programs_of_bias, "FEWEST_STAYING", dict.fromkeys((FORWARD, ACROSS), 0.0))
     monkeypatch.setattr(programs_of_bias, "MOST_BESIDE", 200.0)
 
 
@@ -451,14 +451,15 @@ def test_which_kernels_a_call_gets(monkeypatch: Any) -> None:
         pairs, matrices = met(*given, **how)
         return [pairs.kernels(which, matrices).tiling.gluon for which in (FORWARD, ACROSS, OF_QUERIES)]
 
-    assert kinds(384, 64) == [False] * 3  # the CPU is no Hopper card
+    assert kinds(384, 256) == [False] * 3  # the CPU is no Hopper card
     monkeypatch.setattr(kernels, "hopper", lambda device: True)
-    assert kinds(384, 64) == kinds(371, 64) == kinds(128, 256) == [True, True, False]
-    assert kinds(320, 128) == [False, True, False]  # columns of the last tile of 128 that do not exist
-    assert kinds(384, 16) == kinds(384, 64, 1) == kinds(896, 64) == [False] * 3
+    assert kinds(384, 256) == kinds(371, 256) == kinds(128, 512) == [True, True, False]
+    assert kinds(320, 256) == [False, True, False]  # columns of the last tile of 128 that do not exist
+    assert kinds(384, 128) == kinds(768, 64) == [False, True, False]
+    assert kinds(384, 64) == kinds(384, 128, 1) == kinds(896, 64) == [False] * 3
     for how in ({"d": 64}, {"dtype": torch.float32}, {"scale": -0.2}, {"limits": (None, 0, False)}, {"inner": 1}):
-        assert kinds(384, 64, **how) == [False] * 3
-    assert kinds(384, 64, own=False) == [False] * 3  # sequences that share a query
+        assert kinds(384, 256, **how) == [False] * 3
+    assert kinds(384, 256, own=False) == [False] * 3  # sequences that share a query
 
 
 @given(n=st.integers(1, 200), d=st.integers(1, 60), R=st.integers(1, 9), side=st.sampled_from([16, 32, 64]))

@@ -252,6 +252,35 @@ def test_a_pass_in_one_piece_of_memory_gives_what_it_gave(heads: int, n: int, wa
                 assert (found == call(x)[0]).all()
 
 
+def test_a_pass_has_the_memory_that_its_kernels_take_while_they_run() -> None:
+    """No step speaks of it; it is none of what the pass returns, and large enough for all blocks."""
+    card, scratch = Card(), list[int]()
+    card.kinds, card.rooms = {1: ["*fp32", "*fp32", "u64"]}, 1
+    one = kernel(1, ["*fp32", "*fp32"], run=Run(global_scratch_size=96))
+
+    def work(x: int, out: int, room: int) -> None:
+        scratch.append(room)
+        ctypes.memset(room, 255, 96 * 15 * bool(room))
+        ctypes.memmove(out, x, 4 * 8)
+
+    card.kernels = {1: work}
+
+    def call(x: Any) -> Any:
+        out = Torch.empty((8,), dtype=torch.float32)
+        notes() and notes().launched(one, (5, 3, 1), (x, out))  # type: ignore[union-attr]
+        return (out,)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(recorded, "driver", lambda: card.driver)
+        patched.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
+        x = torch.randn(8)
+        with noted([x]) as written:
+            views = [written.view(each) for each in call(x)]
+        again = recorded.again(written, views, [x])
+        (found,) = again.if_room([x])
+    assert scratch[0] > 2**12 and torch.equal(found, x)
+
+
 def test_fills_and_copies_begin_within_their_memory() -> None:
     """Parts of a memory that do not begin where it does, as PyTorch fills and copies them."""
     card, kinds = Card(), {0: torch.float32, 1: torch.float32}

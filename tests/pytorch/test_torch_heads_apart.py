@@ -22,6 +22,7 @@ from pebblesim.advice import cards, tiles  # noqa: E402
 from pebblesim.operator import fresh, heads_apart, launching, parts_of_heads as parts  # noqa: E402
 from pebblesim.operator.pattern import Pattern, band_of  # noqa: E402
 from pebblesim.operator.planning import chosen  # noqa: E402
+from pebblesim.operator.plans import plan  # noqa: E402
 from pebblesim.operator.tape import noted  # noqa: E402
 
 H200 = cards.card("H200")
@@ -42,6 +43,16 @@ def test_few_keys_of_many_heads_are_taken_in_parts() -> None:
     assert taken(1024, 128, heads=16) == taken(1024, 1, heads=2) == taken(256, 16) == 1  # heads enough; one; too short
     assert taken(1024, 96, d_k=128, d_v=128) == 1  # other schedules were not measured so
     assert taken(1024, 128, gluon=False) == taken(1024, 128, card=cards.with_rates(cards.card("A100"))) == 1
+
+
+def test_a_plan_says_what_parts_cost() -> None:
+    """The words are those of docs/hopper.md."""
+    made = plan(1024, 576, 128, kv_heads=1, d_v=512)
+    (line,) = (each for each in str(made).splitlines() if "besides" in each)
+    assert f"{17 * 1024 * 1088:,} words of 16 bits and {32 * 1024 * 1088:,} of float32" in line
+    assert made.side_by_side is not None and made.side_by_side[0] == 16
+    assert made.side_by_side[1].seconds < 0.7 * made.backward[0].seconds
+    assert plan(4096, 576, 16, kv_heads=1, d_v=512).side_by_side is None
 
 
 def test_parts_need_room() -> None:
