@@ -14,6 +14,7 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -45,6 +46,7 @@ library: Any = None
 """The functions of `native.cpp`; None as long as Python makes all passes."""
 
 _loaded: Any = None
+_pauses = 0
 _error = ""
 
 
@@ -87,15 +89,16 @@ def _headers() -> tuple[Path, Path]:
 @contextmanager
 def paused() -> Iterator[None]:
     """Let Python make all passes meanwhile, in all threads."""
-    global library
-    library = None
+    global library, _pauses
+    library, _pauses = None, _pauses + 1
     if _loaded is not None:
         _loaded.turn(False)
     try:
         yield
     finally:
-        library = _loaded
-        if library is not None:
+        _pauses -= 1
+        if not _pauses and _loaded is not None:
+            library = _loaded
             library.turn(True)
 
 
@@ -110,10 +113,11 @@ def begin() -> threading.Thread | None:
 
 
 def folder() -> Path:
-    """The folder of the library for this source, Python and PyTorch, in Triton's cache."""
+    """The folder of the library for this source, processor, Python and PyTorch, in Triton's cache."""
     from triton import knobs
 
-    facts = SOURCE.read_text(encoding="utf-8"), torch.__version__, torch.version.git_version, sys.version, *FLAGS
+    of_python = platform.machine(), sys.version
+    facts = SOURCE.read_text(encoding="utf-8"), torch.__version__, torch.version.git_version, *of_python, *FLAGS
     return Path(knobs.cache.dir) / f"{NAME}-{hashlib.sha256('|'.join(map(str, facts)).encode()).hexdigest()[:32]}"
 
 
@@ -137,7 +141,11 @@ def _load(where: Path) -> None:
             assert spec is not None
             found = importlib.util.module_from_spec(spec)
             loader.exec_module(found)
-            library = _loaded = found
+            _loaded = found
+            if _pauses:
+                found.turn(False)
+            else:
+                library = found
     except (OSError, ImportError) as error:
         _error = str(error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,3 +75,23 @@ def test_another_pytorch_or_source_is_another_library(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch, "__version__", "9.9")
     folders.add(native.folder())
     assert len(folders) == 3 and {each.parent for each in folders} == {tmp_path}
+
+
+def test_pauses_within_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library is used again when the last of them ends."""
+    turns: list[bool] = []
+    monkeypatch.setattr(native, "_loaded", one := SimpleNamespace(turn=turns.append))
+    monkeypatch.setattr(native, "library", one)
+    with native.paused():
+        with native.paused():
+            assert native.library is None
+        assert native.library is None and True not in turns
+    assert native.library is one and turns[-1]
+
+
+def test_processors_that_share_a_home_have_libraries_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = set()
+    for machine in ("x86_64", "aarch64"):
+        monkeypatch.setattr(native.platform, "machine", lambda machine=machine: machine)
+        folders.add(native.folder())
+    assert len(folders) == 2
