@@ -26,7 +26,8 @@ def given_to_parts(given: dict[str, Any], shared: int, parts: int) -> dict[str, 
     own: dict[str, Any] = {name: _in_parts(given[name], n, shared, parts) for name in ("L", "dL") if name in given}
     own["K"] = _repeated(K, parts)
     together = (K.data_ptr(), K.stride(), K.shape[:3]) == (V.data_ptr(), V.stride(), V.shape[:3])
-    own["V"] = own["K"][..., : V.shape[3]] if together else _repeated(V, parts)
+    within = together and V.shape[3] <= K.shape[3]  # else the keys are the first columns of the values
+    own["V"] = own["K"][..., : V.shape[3]] if within else _repeated(V, parts)
     return given | own
 
 

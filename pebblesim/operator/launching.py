@@ -26,7 +26,7 @@ from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launch import Kernel, Torch, Triton
 from pebblesim.operator.layout import fits, fitted, room_for
 from pebblesim.operator.once import warn_once
-from pebblesim.operator.parts_of_heads import long_enough, of_part_of_heads, parts_of_heads
+from pebblesim.operator.parts_of_heads import bytes_of_parts, long_enough, of_part_of_heads, parts_of_heads
 from pebblesim.operator.pattern import Pattern
 from pebblesim.operator.planning import (
     CARD,
@@ -156,7 +156,9 @@ def groups_of(given: dict[str, Any], results: dict[str, Any], setting: Setting) 
     rest = batch * kv_heads, _dtype(Q), _here(pattern), room, card
     if not long_enough(rounded_up(dims, pattern, 1), *rest):
         return 1
-    return parts_of_heads(rounded_up(dims, pattern, STEPS), *rest)
+    parts = parts_of_heads(rounded_up(dims, pattern, STEPS), *rest)
+    beside = bytes_of_parts(dims, batch * kv_heads, parts, rest[1])
+    return 1 if parts > 1 and setting.workspace is None and _is_short(beside, Q.device) else parts
 
 
 def _heads_apart(given: dict[str, Any], results: dict[str, Any], setting: Setting, parts: int) -> Any:
@@ -375,18 +377,28 @@ def fitting(
     choice = choose(way, dims, heads, dtype, here, room, card)
     if here != pattern and not dry:
         say_lost(way, chosen(way, dims, heads, dtype, pattern, room, card), choice)
-    if workspace is not None or choice.bytes <= LEAST_ROOM or torch.cuda.is_current_stream_capturing():
-        return choice
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    free, room = torch.cuda.mem_get_info(device)[0] + kept, ROOM
-    if written is not None and plain(choice.bytes) > free:  # kernels for this moment are not to be launched again
-        if dry:
-            raise Untraced
-        written.other = True
-    while choice.bytes > free and room > LEAST_ROOM:
+    while workspace is None and room > LEAST_ROOM and _is_short(choice.bytes, device):
         room //= 2
         choice = chosen(way, dims, heads, dtype, here, room, card)
     return choice
+
+
+def _is_short(taken: int, device: Any) -> bool:
+    """Whether less memory is free than a pass takes, which then has other kernels, for this moment alone.
+
+    Raises:
+        Untraced: it is, and the pass is traced.
+    """
+    if taken <= LEAST_ROOM or torch.cuda.is_current_stream_capturing():
+        return False
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if plain(taken) <= torch.cuda.mem_get_info(device)[0] + kept:
+        return False
+    if (written := notes()) is not None:  # kernels for this moment are not to be launched again
+        if written.dry:
+            raise Untraced
+        written.other = True
+    return True
 
 
 def _here(pattern: Pattern) -> Pattern:

@@ -281,10 +281,9 @@ class Seen(BlockMask):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = _dense(args)
-        if func not in OF_BOOLEANS or not all(each.dtype == torch.bool for each in _conditions(func, given)):
+        if func not in OF_BOOLEANS or not all(map(_is_of_booleans, _conditions(func, args))):
             raise _refused(getattr(func, "__name__", "numbers"))
-        return func(*given, **(kwargs or {}))
+        return func(*_dense(args), **(kwargs or {}))
 
     def __invert__(self) -> Tensor:
         return ~self.dense()
@@ -322,11 +321,19 @@ def _dense(given: Any) -> Any:
     return type(given)(map(_dense, given)) if isinstance(given, tuple | list) else given
 
 
-def _conditions(function: Any, given: tuple[Any, ...]) -> list[Tensor]:
-    """The arguments of such a function that are to be booleans."""
+def _conditions(function: Any, given: tuple[Any, ...]) -> list[Any]:
+    """The arguments of such a function that are to be booleans; what is given by name is none of them."""
+    if not any(isinstance(each, Seen | tuple | list) for each in given):
+        return [None]
     if function is torch.cat:
         return list(given[0])
-    return [given[1]] if function is Tensor.masked_fill else [given[0]] if function is torch.where else list(given)
+    if function is torch.where:  # values that are chosen beside ours are to be booleans, too
+        return list(given if any(isinstance(each, Seen) for each in given[1:]) else given[:1])
+    return [given[1]] if function is Tensor.masked_fill else list(given)
+
+
+def _is_of_booleans(x: Any) -> bool:
+    return isinstance(x, bool) or getattr(x, "dtype", None) == torch.bool
 
 
 def _of_booleans(function: Any, one: Seen, other: Any) -> Tensor:

@@ -23,6 +23,7 @@ from pebblesim.operator import fresh, heads_apart, launching, parts_of_heads as 
 from pebblesim.operator.pattern import Pattern, band_of  # noqa: E402
 from pebblesim.operator.planning import chosen  # noqa: E402
 from pebblesim.operator.plans import plan  # noqa: E402
+from pebblesim.operator.tape import noted  # noqa: E402
 
 H200 = cards.card("H200")
 ROOM = 2**30
@@ -61,6 +62,25 @@ def test_parts_need_room() -> None:
     assert taken(1024, 128, room=needed - 1) == 1
     own, some = parts.of_part_of_heads(Pattern(shared=128), 16), parts.sizes_of_part(dims, 16)
     assert chosen("backward", some, 16, "bfloat16", own, None, H200).bytes + needed < ROOM
+
+
+def test_heads_are_taken_together_while_less_memory_is_free_than_their_parts_take(monkeypatch: Any) -> None:
+    """What is free follows from a stand-in for PyTorch; with a workspace it is not asked."""
+    for name in ("memory_reserved", "memory_allocated", "is_current_stream_capturing"):
+        monkeypatch.setattr(torch.cuda, name, lambda *device: 0)
+    monkeypatch.setattr(launching, "card_of", lambda *given: H200)
+    q, kv = torch.empty(1, 128, 1024, 576).half(), torch.empty(1, 1, 1024, 576).half()
+    given = {"Q": q, "K": kv, "V": kv[..., :512]}
+
+    def parts_with(free: int, workspace: int | None = None) -> int:
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 2**40))
+        return launching.groups_of(given, {}, launching.Setting(Pattern(shared=128), 0.1, workspace))
+
+    needed = 16 * 1024 * (576 + 512) * (2 + 4)
+    assert parts_with(needed) == parts_with(needed - 1, ROOM) == 16 and parts_with(needed - 1) == 1
+    with noted([q]) as written:
+        assert parts_with(needed - 1) == 1
+    assert written.other  # others are launched again
 
 
 @pytest.fixture
@@ -128,6 +148,17 @@ def test_passes_in_parts_are_traced(monkeypatch: Any) -> None:
         kernels = [each for each in told.noted if each[0] == "launch"]
         assert len(kernels) == 11  # K, V and L for parts; v, P, dV, dS, dQ, dK; two sums
     launching.loaded.cache_clear()
+
+
+@pytest.mark.parametrize(("d_k", "d_v"), [(32, 16), (16, 16), (16, 32)])
+def test_keys_and_values_that_begin_at_one_place(d_k: int, d_v: int) -> None:
+    """Each part has all columns of both, whichever has more; values within keys are copied once."""
+    both = torch.randn(2, 3, 5, 32)
+    given = {"Q": torch.randn(2, 12, 7, d_k), "K": both[..., :d_k], "V": both[..., :d_v]}
+    made = heads_apart.given_to_parts(given, 4, 2)
+    for name in ("K", "V"):
+        assert torch.equal(made[name], given[name].repeat_interleave(2, 1))
+    assert (made["K"].data_ptr() == made["V"].data_ptr()) is (d_v <= d_k)
 
 
 def against_pytorch(seed: int, draws: int) -> None:

@@ -230,6 +230,10 @@ def test_a_mask_that_somebody_made_is_not_taken_for_ours() -> None:
         lambda: bias.masked_fill(bias > 0, 0) + ours,
         lambda: torch.cat([ours, bias]),
         lambda: torch.where(bias, ours, 1.0),
+        lambda: torch.where(bias == 0, ours, torch.finfo(torch.float32).min),
+        lambda: torch.where(bias == 0, bias, ours),
+        lambda: torch.where(condition=ours, input=bias, other=bias),
+        lambda: bias.masked_fill(mask=ours, value=1.0),
         lambda: torch.softmax(ours, -1),
         lambda: ours.sparsity(),
     ):
