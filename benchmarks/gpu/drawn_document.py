@@ -126,7 +126,7 @@ def _first(rows: list[dict[str, Any]]) -> list[str]:
         marks, longest = watched["marks"], max(watched["kernels"], key=_seconds)
         when = {name: next(at for said, at in marks if said == name) for name in ("written", "Triton is ready")}
         done = next(at for said, at in marks if said == f"{longest['kernel']} is compiled")
-        parts = [sum(longest[name] for name in names) for names in STAGES.values()]
+        parts = [sum(longest.get(name, 0.0) for name in names) for names in STAGES.values()]
         ready = max(when.values()) - watched["import"]
         times = [row["empty"]["forward"], row["kept"]["forward"], ready]
         cells = [row["key"].removeprefix("ours: "), *(f"{each:.2f}" for each in times)]
