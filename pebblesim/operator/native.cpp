@@ -331,6 +331,7 @@ static PyObject* made(PyObject*, PyObject* const* given, Py_ssize_t) {
 // run(pass, inputs, stream): results, or None where another way is to be taken
 static PyObject* run(PyObject*, PyObject* const* given, Py_ssize_t) {
   HANDLE_TH_ERRORS
+  auto pass = in<Pass>(given[0]);
   auto inputs = tensors_of(given[1]);
   auto stream = number(given[2]);
   variable_list results;
@@ -338,7 +339,7 @@ static PyObject* run(PyObject*, PyObject* const* given, Py_ssize_t) {
   {
     pybind11::gil_scoped_release released;
     try {
-      right = make(*in<Pass>(given[0]), std::move(inputs), stream, results);
+      right = make(*pass, std::move(inputs), stream, results);
     } catch (const c10::OutOfMemoryError&) {
     }
   }
