@@ -185,7 +185,7 @@ class SequencesRoles(Consumer):
         self.say(piece.loop(number, made, node))
 
     def give_back(self, buffer: Buffer, at: Any) -> None:
-        """Give a slot back, behind a fence where threads have read a vector in it, as the copy engine fills it again."""
+        """Give a slot back, behind a fence where threads have read a vector in it: the copy engine fills it again."""
         with self.apart() as made:
             super().give_back(buffer, at)
         vectors = any(each.vector for each in self.plan.together(buffer))
