@@ -107,6 +107,10 @@ class Tiling:
         """Why its kernels are not for a call; None if they are."""
         return self.domain.refusal(call, self.blocks)
 
+    def generality(self) -> tuple[bool, bool, int]:
+        """What says that it is for more calls than others: not for ranges or few rows alone, and wide heads."""
+        return not self.ranged, not self.rows, self.widths[1]
+
     def traced(self, dims: Iterable[str], mask: Mask | None = None) -> Program:
         """The program of its kernels, in these dimensions: of Gluon kernels for some rows at a time that of a part."""
         program = get(self.schedule).in_dims(dims).under(mask)
@@ -183,11 +187,12 @@ def hopper_tiling(schedule: str, dims: Mapping[str, int]) -> Tiling:
         UsageError: there are none; the sentence says why.
     """
     offered, why = [each for each in HOPPER if each.schedule == schedule], ""
-    for each in offered:
-        refusal = replace(each.domain, widths=(1, each.widths[1])).refusal(Call(dims), each.blocks)
-        if refusal is None:
-            return each
-        why = f" for these sizes: {refusal.why}"
+    refused = [replace(each.domain, widths=(1, each.widths[1])).refusal(Call(dims), each.blocks) for each in offered]
+    if None in refused:
+        return offered[refused.index(None)]
+    if offered:
+        said = refused[max(range(len(offered)), key=lambda at: offered[at].generality())]
+        why = f" for these sizes: {said.why}" if said else ""
     others = "" if offered else f"take {', '.join(dict.fromkeys(each.schedule for each in HOPPER))}, "
     raise UsageError(
         f"{schedule} has no tiles for Gluon kernels{why}; {others}give each --block, or take --target triton."

@@ -275,7 +275,7 @@ def _offered(asked: _Asked) -> Tiling:
     Raises:
         UsageError: it tries none.
     """
-    from pebblesim.advice.tiles import TILINGS
+    from pebblesim.advice.tiles import TILINGS, Tiling
     from pebblesim.kernels.domains import Call
 
     call = Call(asked.dims, asked.mask, dtype=asked.dtype)
@@ -284,7 +284,8 @@ def _offered(asked: _Asked) -> Tiling:
     if None in why:
         return known[why.index(None)]
     said = f"{asked.schedule} has no tiles for Triton kernels of these sizes that were measured"
-    reason = f": {why[-1].why}" if why and why[-1] else ""
+    refused = max(known, key=Tiling.generality).refusal(call) if known else None
+    reason = f": {refused.why}" if refused else ""
     raise UsageError(f"{said}{reason}; give -M, or each --block.")
 
 

@@ -206,7 +206,7 @@ def _prepared(
 
 def _lying(saved: Sequence[Tensor | None]) -> tuple[Any, ...]:
     """How tensors lie in memory."""
-    return tuple([None if each is None else (each.stride(), each.dtype) for each in saved])
+    return tuple([None if each is None else (each.stride(), each.dtype, each.get_device()) for each in saved])
 
 
 def _later(

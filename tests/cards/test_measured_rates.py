@@ -156,7 +156,7 @@ def test_a_raced_kernel_is_named_with_the_length_of_its_race() -> None:
     heads = {"heads": 32, "kv_heads": 8, "mask": "causal"}
     shared = ps.advise("H200", n=8192, d=512, **heads)
     assert re.search(
-        r"^others: FFPA [\d.]+ ms \([\d.]+ x, by its rate at n = 9,801\); others not measured with", str(shared), re.M
+        r"^others: FFPA [\d.]+ ms \([\d.]+ x, by its rate at n = 9,600\); others not measured with", str(shared), re.M
     )
     assert beside(shared).to_dict()["raced"]["ffpa"]["n"] == 9801
 
