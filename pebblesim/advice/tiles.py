@@ -108,7 +108,7 @@ class Tiling:
         return self.domain.refusal(call, self.blocks)
 
     def generality(self) -> tuple[bool, bool, int]:
-        """What says that it is for more calls than others: not for ranges or few rows alone, and wide heads."""
+        """The order of tilings by how many calls these are for: ranges or few rows alone, and narrow heads come first."""
         return not self.ranged, not self.rows, self.widths[1]
 
     def traced(self, dims: Iterable[str], mask: Mask | None = None) -> Program:
