@@ -108,7 +108,7 @@ class Tiling:
         return self.domain.refusal(call, self.blocks)
 
     def generality(self) -> tuple[bool, bool, int]:
-        """The order of tilings by how many calls these are for: ranges or few rows alone, and narrow heads come first."""
+        """The order of tilings by the calls these are for: ranges or few rows alone, and narrow heads come first."""
         return not self.ranged, not self.rows, self.widths[1]
 
     def traced(self, dims: Iterable[str], mask: Mask | None = None) -> Program:
