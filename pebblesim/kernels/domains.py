@@ -198,7 +198,7 @@ OF_GLUON = {
     "flash2-backward-blocked": replace(ADDING, softcap=64),
     "flash2-latent": LATENT,
     **dict.fromkeys(("scores-stored-resident", "small-cache-backward-resident"), STORED),
-    "small-cache-backward-resident-in-rows": STORED,
+    "small-cache-backward-resident-in-rows": replace(STORED, alone="b"),
 }
 """Domains of schedules as Gluon kernels; of others it is `GLUON`.
 

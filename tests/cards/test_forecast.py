@@ -190,10 +190,10 @@ def test_cards_that_nobody_has_measured_say_so() -> None:
 
 @pytest.mark.one_in(4)
 def test_advice_begins_with_a_kernel_to_take() -> None:
-    asked = {"a": 64, "b": 64, "c": 64}
+    asked = {"a": 64, "b": 64, "c": 32}
     advice = ps.advise(NO_HOPPER, n=4096, d=512, heads=16, problem_name="backward-qkv", blocks=asked)
     best, (own,) = advice.kernels[0], advice.own_kernels
-    assert own.blocks == {"a": 64, "b": 64, "c": 64} and own.forecast and own.forecast.seconds > best.seconds
+    assert own.blocks == asked and own.forecast and own.forecast.seconds > best.seconds
     text, first = advice.why(), str(advice)
     assert f"{own.forecast.seconds / best.seconds:.2f} x the time of the first; this tile was not measured" in first
     take = text.splitlines()[0]

@@ -201,6 +201,7 @@ def test_a_pass_that_writes_a_table_may_keep_the_sums_of_both_gradients(mask: st
                 (4 * 37, Band("causal", None, 0, rows=4)),
                 (6 * 37, Band("a window", 9, 3, rows=6)),
             )
+            if name != IN_ROWS or band.rows < 6  # which leaves keys without a query: parts of rows need one
         ),
     ],
 )

@@ -19,7 +19,7 @@ from pebblesim.kernels.words import WORDS
 from pebblesim.language import program as ir
 from pebblesim.language.registry import get
 
-OF_HOPPER = {name: case for name, case in GOLDENS.items() if name.startswith("gluon")}
+OF_HOPPER = {name: case for name, case in GOLDENS.items() if name.startswith("gluon") and isinstance(case, Case)}
 ALL = [
     Case(tiling, tiling.widths[1], mask, n, shared)
     for tiling in HOPPER
