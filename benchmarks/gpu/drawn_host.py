@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import compileall
 import cProfile
 import json
 import os
+import pickle
 import pstats
 import subprocess
 import sys
@@ -285,7 +287,7 @@ import json, sys, time
 import torch
 x = torch.ones(1, device="cuda", requires_grad=True)
 torch.autograd.grad(x * x, x, x.detach())  # for which PyTorch imports sympy, where gradients are given
-d, n, shared, causal, who, watched = json.loads(sys.argv[1])
+d, n, shared, causal, who, by_threads = json.loads(sys.argv[1])
 q, k, v = (torch.randn(1, h, n, d, device="cuda", dtype=torch.bfloat16, requires_grad=True) for h in (4 * shared, 4, 4))
 torch.cuda.synchronize()
 begin, marks, kernels = time.perf_counter(), [], []
@@ -296,9 +298,9 @@ if who == "ours":
 else:
     from ffpa_attn import ffpa_attn_func as attend
 imported = time.perf_counter()
-if watched:
+if who == "ours":
     from drawn_host import watch
-    watch(mark, kernels)
+    watch(mark, kernels, by_threads)
 out = attend(q, k, v, is_causal=causal, enable_gqa=shared > 1)
 torch.cuda.synchronize()
 forward = time.perf_counter()
@@ -306,13 +308,21 @@ torch.autograd.grad(out, (q, k, v), out.detach())
 torch.cuda.synchronize()
 backward = time.perf_counter()
 times = {"import": imported - begin, "forward": forward - imported, "backward": backward - forward}
-print(json.dumps(times | ({"marks": marks, "kernels": kernels} if watched else {})))
+print(json.dumps(times | ({"marks": marks, "kernels": kernels} if who == "ours" else {})))
 """
 
 
-def watch(mark: Callable[[str], None], kernels: list[Any]) -> None:
-    """Mark when parts of a first call are done, and note for each kernel the seconds of Triton's stages."""
+def watch(mark: Callable[[str], None], kernels: list[Any], by_threads: bool) -> None:
+    """Mark when parts of a first call are done, and note for each kernel the seconds of Triton's stages.
+
+    `by_threads`: kernels are compiled in this process, as where there are few processors.
+    """
     from pebblesim.operator.launching import compiling, launching
+    from pebblesim.operator.launching.process import Process
+
+    if by_threads:
+        compiling.FEW = sys.maxsize
+    by_process = len(os.sched_getaffinity(0)) >= compiling.FEW
 
     def marked(module: Any, name: str, said: str) -> None:
         function = getattr(module, name)
@@ -331,10 +341,18 @@ def watch(mark: Callable[[str], None], kernels: list[Any]) -> None:
     def begun() -> Any:
         ready = begin()
         if not ready.done():
-            ready.add_done_callback(lambda _: (mark("Triton is ready"), _listen(mark, kernels)))
+            ready.add_done_callback(lambda _: (mark("Triton is ready"), by_process or _listen(mark, kernels)))
         return ready
 
-    compiling.begin = begun
+    compiling.begin, there = begun, Process.compile
+
+    def compiled(self: Process, job: bytes) -> Any:
+        seconds, name = there(self, job), pickle.loads(job)["kernel"]
+        kernels.append({"kernel": name, **(seconds or {"failed": True})})
+        mark(f"{name} is compiled")
+        return seconds
+
+    Process.compile = compiled
 
 
 def _listen(mark: Callable[[str], None], kernels: list[Any]) -> None:
@@ -350,10 +368,16 @@ def _listen(mark: Callable[[str], None], kernels: list[Any]) -> None:
 
 
 def first_calls(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
-    """Seconds of the first call of a process: with an empty cache of Triton, and with the one it left; and by parts."""
+    """Seconds of the first call of a process, and of its parts.
+
+    With an empty cache of Triton, with the one it left, and with an empty one where threads compile kernels. Python has
+    all modules as bytecode, as where the package is installed.
+    """
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    cases = [(d, 2047, 1, True) for d in (512, 128, 256, 64)]
-    cases += [(512, 4096, 8, True), (128, 2048, 1, False), (1024, 2048, 1, True), (192, 2048, 1, True)]
+    for folder in ("pebblesim", "graphs", "schedules"):
+        compileall.compile_dir(Path(__file__).parents[2] / folder, quiet=2, workers=0)
+    cases = [(d, 2047, 1, True) for d in (512, 256, 128)] + [(512, 4096, 8, True), (64, 2047, 1, True)]
+    cases += [(256, 16384, 1, True), (128, 2048, 1, False), (1024, 2048, 1, True), (192, 2048, 1, True)]
     for case in cases:
         for who in ("ours", *(each for each in asked.peer if each == "ffpa" and case[0] > 256)):
             key = f"{who}: d = {case[0]}, n = {case[1]}, shared = {case[2]}, causal = {case[3]}"
@@ -361,13 +385,13 @@ def first_calls(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
                 continue
             if time.monotonic() > asked.until:
                 return
-            row: dict[str, Any] = {"key": key}
-            with TemporaryDirectory() as folder, TemporaryDirectory() as other:
-                for cache, where in (("empty", folder), ("kept", folder), ("watched", other)):
-                    if cache == "watched" and who != "ours":
+            row: dict[str, Any] = {"key": key, "processors": len(os.sched_getaffinity(0))}
+            with TemporaryDirectory() as one, TemporaryDirectory() as other:
+                for cache, where in (("empty", one), ("kept", one), ("threads", other)):
+                    if cache == "threads" and who != "ours":
                         continue
                     ran = subprocess.run(
-                        [sys.executable, "-c", FIRST, json.dumps([*case, who, cache == "watched"])],
+                        [sys.executable, "-c", FIRST, json.dumps([*case, who, cache == "threads"])],
                         env=os.environ | {"TRITON_CACHE_DIR": where, "PYTHONPATH": path},
                         capture_output=True,
                         text=True,

@@ -1,8 +1,9 @@
 """Kernels of a call are compiled side by side, before the first of them is launched.
 
 Triton compiles a kernel when it is launched first, one after the other. Here a pass is gone through once without a
-launch: each kernel that it would launch is given to a thread. Most of the time is spent in C++, in the assembler and in
-a compiler of C, so that they run at the same time; and while kernels are chosen, Triton is made ready.
+launch: each kernel that it would launch is given to a thread, which has it compiled by a copy of another process or,
+where there are few processors, compiles it itself. Most of the time is spent in C++, in the assembler and in a compiler
+of C, so that they run at the same time; and while kernels are chosen, Triton is made ready.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache, partial
 from inspect import getclosurevars
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from pebblesim.kernels import releases
+from pebblesim.kernels import module, releases
+from pebblesim.operator.launching.process import Process, job_of
 
 HERE = threading.local()
 """State of this thread: `threads`, which compile kernels while these are not launched."""
@@ -28,6 +30,9 @@ PATIENCE = 2.0
 
 MOST = 16
 """Kernels that are compiled at once."""
+
+FEW = 4
+"""Processors below which threads compile kernels, and no other process."""
 
 TURN = 1e-4
 """Seconds after which a thread lets another one run Python meanwhile.
@@ -52,7 +57,14 @@ def together() -> Iterator[None]:
     """Compile what is launched meanwhile, and launch none of it; whoever cannot be compiled fails at its launch."""
     mode = _mode()
     assert mode is not None
-    with _progress(), _TURNS, _Threads(min(MOST, os.cpu_count() or 1)) as threads, mode(threads, ignore_errors=True):
+    most = min(MOST, os.cpu_count() or 1)
+    with (
+        _progress(),
+        _TURNS,
+        _process() as process,
+        _Threads(most, process) as threads,
+        mode(threads, ignore_errors=True),
+    ):
         begin()
         HERE.threads = threads
         try:
@@ -117,22 +129,46 @@ def begin() -> Future[None]:
     return ready
 
 
-class _Threads(ThreadPoolExecutor):
-    """Threads that also build what launches a kernel, with a compiler of C: else Triton does it at the first launch."""
+def _process() -> AbstractContextManager[Process | None]:
+    """The process that compiles kernels; None where threads do."""
+    if len(os.sched_getaffinity(0)) < FEW or not sys.executable or hasattr(sys, "frozen"):
+        return nullcontext()
+    import triton
 
-    def __init__(self, most: int) -> None:
+    try:
+        return Process(triton.__file__)
+    except OSError:
+        return nullcontext()
+
+
+class _Threads(ThreadPoolExecutor):
+    """Threads that also build what launches a kernel, with a compiler of C: else Triton does it at the first launch.
+
+    Args:
+        most: their number.
+        process: what compiles kernels that they are given; None if they do.
+    """
+
+    def __init__(self, most: int, process: Process | None = None) -> None:
         super().__init__(most)
+        self._process = process
         self.fronts: list[threading.Event] = []
         self._launchers: dict[Any, Future[Any]] = {}
         self._front = threading.Lock()
 
     def submit(self, compiled: Any, /, *given: Any, **options: Any) -> Future[Any]:
         """Compile a kernel."""
-        source = getclosurevars(compiled).nonlocals.get("src") if isinstance(compiled, FunctionType) else None
+        of = getclosurevars(compiled).nonlocals if isinstance(compiled, FunctionType) else {}
+        source, process = of.get("src"), self._process
         launcher, through = self._launcher(source), self._in_turn(source)
+        job = None if process is None else job_of(of, module.NAME)
+        if job is not None:
+            through.set()
 
         def whole() -> Any:
             try:
+                if process is not None and job is not None:
+                    process.compile(job)
                 made = compiled(*given, **options)
             finally:
                 through.set()
