@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache, partial
@@ -69,16 +69,26 @@ def together() -> Iterator[None]:
         HERE.threads = threads
         try:
             yield
+            threads.give()
         finally:
             HERE.threads = None
 
 
+def later(give: Callable[[], Any]) -> None:
+    """Give a kernel to threads by a function of Triton, as soon as Triton is ready: others are chosen meanwhile."""
+    HERE.threads.later.append(give)
+    if begin().done():
+        HERE.threads.give()
+
+
 def let_through() -> None:
-    """Wait until what was given to threads runs in C++: until then they and this thread take Python from each other.
+    """Where threads compile kernels, wait until those that are there are in C++: until then, threads and this one take
+    Python from each other.
 
     Kernels of the forward pass are the longest, so that it is better not to choose those of the backward pass yet.
     """
-    if (threads := getattr(HERE, "threads", None)) is not None:
+    if (threads := getattr(HERE, "threads", None)) is not None and threads.process is None:
+        threads.give()
         for each in threads.fronts:
             each.wait()
 
@@ -147,19 +157,30 @@ class _Threads(ThreadPoolExecutor):
     Args:
         most: their number.
         process: what compiles kernels that they are given; None if they do.
+
+    Attributes:
+        fronts: for each kernel, whether it is in C++.
+        later: what gives them kernels, as soon as Triton is ready.
     """
 
     def __init__(self, most: int, process: Process | None = None) -> None:
         super().__init__(most)
-        self._process = process
+        self.process = process
         self.fronts: list[threading.Event] = []
+        self.later: list[Callable[[], Any]] = []
         self._launchers: dict[Any, Future[Any]] = {}
         self._front = threading.Lock()
+
+    def give(self) -> None:
+        """Have Triton give kernels to these threads that waited until it is ready."""
+        begin().result()
+        while self.later:
+            self.later.pop(0)()
 
     def submit(self, compiled: Any, /, *given: Any, **options: Any) -> Future[Any]:
         """Compile a kernel."""
         of = getclosurevars(compiled).nonlocals if isinstance(compiled, FunctionType) else {}
-        source, process = of.get("src"), self._process
+        source, process = of.get("src"), self.process
         launcher, through = self._launcher(source), self._in_turn(source)
         job = None if process is None else job_of(of, module.NAME)
         if job is not None:
