@@ -116,6 +116,22 @@ def test_kernels_are_read_one_by_one_and_waited_for_while_they_are(monkeypatch: 
         last.set()
 
 
+def test_kernels_wait_for_triton_while_others_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their order; as soon as Triton is ready, none waits."""
+    ready, given = Future[None](), list[int]()
+    monkeypatch.setattr(compiling, "begin", lambda: ready)
+    with compiling._Threads(1) as threads:
+        monkeypatch.setattr(compiling.HERE, "threads", threads, raising=False)
+        for number in range(3):
+            compiling.later(lambda number=number: given.append(number))
+        assert not given
+        ready.set_result(None)
+        compiling.later(lambda: given.append(3))
+        assert given == [0, 1, 2, 3]
+        compiling.later(lambda: given.append(4))
+        assert given == [0, 1, 2, 3, 4]
+
+
 @pytest.mark.skipif(not ONE_EACH, reason="this Triton has one launcher for all kernels")
 def test_a_launcher_is_built_once_for_each_kind_before_its_kernels_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     built, made = list[Any](), list[Any]()
