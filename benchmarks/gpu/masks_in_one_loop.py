@@ -1,0 +1,107 @@
+"""Kernels of stored scores whose causal mask each tile asks for, and with a loop of its own for tiles that it cuts.
+
+    python benchmarks/gpu/masks_in_one_loop.py -o FOLDER [--time-limit 100]
+
+A row has the microseconds of each kernel of `attention` with gradients, the median of rounds in turn, and whether O, L
+and all gradients have the same bits either way. What is there is not measured again. Needs a Hopper GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+CASES = [(512, 16384, 4, 1), (512, 8192, 2, 8), (256, 16384, 4, 1), (512, 4096, 4, 1), (512, 9801, 2, 8)]
+CASES += [(512, 16383, 4, 1), (192, 16384, 4, 1), (384, 8192, 4, 1), (512, 4096, 2, 8), (512, 32768, 2, 2)]
+"""Head dimension, tokens, KV heads, and query heads that share each."""
+
+ROUNDS = 5
+
+WAYS = ("one loop", "two loops")
+
+
+def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
+    """A row for each case."""
+    from pebblesim.gpu.torch import attention
+    from pebblesim.kernels.gluon.scope import Scope
+
+    asks = Scope.one_by_one
+    for d, n, kv_heads, shared in CASES:
+        key = f"d = {d}, n = {n}, {kv_heads * shared} heads on {kv_heads}"
+        if key in known:
+            continue
+        if time.monotonic() > asked.until:
+            return
+        torch.manual_seed(44)
+        sides = (kv_heads * shared, kv_heads, kv_heads)
+        x = [torch.randn(1, heads, n, d, device="cuda", dtype=torch.bfloat16, requires_grad=True) for heads in sides]
+        dO = torch.randn_like(x[0])
+
+        def call(x: list[Any] = x, dO: Any = dO) -> Any:
+            out, lse = attention(*x, is_causal=True, enable_gqa=True, return_lse=True)
+            return out, lse, *torch.autograd.grad(out, x, dO)
+
+        found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+        bits = {}
+        for _ in range(ROUNDS):
+            for way in WAYS:
+                Scope.one_by_one = asks if way == WAYS[0] else lambda self: bool(self.plan.late) and asks(self)
+                forget()
+                bits[way] = [each.detach().clone() for each in call()]
+                call()
+                found[way].append(kernels(torch, call))
+        row: dict[str, Any] = {"key": key, "card": torch.cuda.get_device_name(), "torch": torch.__version__}
+        row |= {way: {name: median(each[name] for each in found[way]) for name in found[way][0]} for way in WAYS}
+        row["same bits"] = all(map(torch.equal, *(bits[way] for way in WAYS)))
+        yield row
+        del x, dO, bits, call
+        torch.cuda.empty_cache()
+
+
+def forget() -> None:
+    """Let kernels be written again."""
+    from pebblesim.operator.known import eager, recorded
+    from pebblesim.operator.launching import launching
+
+    launching.loaded.cache_clear()
+    for table in (recorded._KEPT, recorded._SEEN, recorded._KINDS, eager._CHECKED, eager._ALIKE, eager._COMPILED):
+        table.clear()
+
+
+def kernels(torch: Any, call: Callable[[], Any]) -> dict[str, float]:
+    """Microseconds of each kernel of a call, by its name."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        for _ in range(3):
+            call()
+        torch.cuda.synchronize()
+    times = {each.key[:40]: float(getattr(each, "device_time_total", 0.0)) / 3 for each in seen.key_averages()}
+    return {name: micro for name, micro in times.items() if micro} | {"all": sum(times.values())}
+
+
+def main() -> None:
+    """Append rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--time-limit", type=float, default=100.0, help="seconds after which no case begins")
+    asked = parser.parse_args()
+    asked.until = time.monotonic() + asked.time_limit
+    os.environ["PEBBLESIM_NATIVE"] = "0"  # known passes are forgotten between rounds
+    import torch
+
+    asked.output.mkdir(parents=True, exist_ok=True)
+    file = asked.output / "masks_in_one_loop.jsonl"
+    known = {json.loads(line)["key"] for line in file.read_text().splitlines()} if file.exists() else set()
+    for row in rows(torch, asked, known):
+        with file.open("a", encoding="utf-8") as out:
+            out.write(json.dumps(row) + "\n")
+        print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()
