@@ -24,14 +24,17 @@ CASES += [(512, 16383, 4, 1), (192, 16384, 4, 1), (384, 8192, 4, 1), (512, 4096,
 ROUNDS = 5
 
 WAYS = ("one loop", "two loops")
+WIDE = "one loop with 256 columns, too"
+"""Of a kernel whose products are put off."""
 
 
 def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     """A row for each case."""
     from pebblesim.gpu.torch import attention
+    from pebblesim.kernels.gluon import scope
     from pebblesim.kernels.gluon.scope import Scope
 
-    asks = Scope.one_by_one
+    asks, apart = Scope.one_by_one, scope.APART
     for d, n, kv_heads, shared in CASES:
         key = f"d = {d}, n = {n}, {kv_heads * shared} heads on {kv_heads}"
         if key in known:
@@ -47,18 +50,20 @@ def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
             out, lse = attention(*x, is_causal=True, enable_gqa=True, return_lse=True)
             return out, lse, *torch.autograd.grad(out, x, dO)
 
-        found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+        ways = (*WAYS, *[WIDE] * (apart < d <= 256))
+        found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
         bits = {}
         for _ in range(ROUNDS):
-            for way in WAYS:
-                Scope.one_by_one = asks if way == WAYS[0] else lambda self: bool(self.plan.late) and asks(self)
+            for way in ways:
+                scope.APART = 256 if way == WIDE else apart
+                Scope.one_by_one = asks if way != WAYS[1] else lambda self: bool(self.plan.late) and asks(self)
                 forget()
                 bits[way] = [each.detach().clone() for each in call()]
                 call()
                 found[way].append(kernels(torch, call))
         row: dict[str, Any] = {"key": key, "card": torch.cuda.get_device_name(), "torch": torch.__version__}
-        row |= {way: {name: median(each[name] for each in found[way]) for name in found[way][0]} for way in WAYS}
-        row["same bits"] = all(map(torch.equal, *(bits[way] for way in WAYS)))
+        row |= {way: {name: median(each[name] for each in found[way]) for name in found[way][0]} for way in ways}
+        row["same bits"] = all(all(map(torch.equal, bits[way], bits[WAYS[0]])) for way in ways)
         yield row
         del x, dO, bits, call
         torch.cuda.empty_cache()
