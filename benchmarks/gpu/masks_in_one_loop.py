@@ -21,7 +21,7 @@ CASES = [(512, 16384, 4, 1), (512, 8192, 2, 8), (256, 16384, 4, 1), (512, 4096, 
 CASES += [(512, 16383, 4, 1), (192, 16384, 4, 1), (384, 8192, 4, 1), (512, 4096, 2, 8), (512, 32768, 2, 2)]
 """Head dimension, tokens, KV heads, and query heads that share each."""
 
-ROUNDS = 5
+ROUNDS = 3
 
 WAYS = ("one loop", "two loops")
 WIDE = "one loop with 256 columns, too"
