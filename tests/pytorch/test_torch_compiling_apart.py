@@ -75,11 +75,9 @@ def test_what_the_process_compiles_is_in_the_cache(text: str, kind: type, found:
 def test_a_kernel_that_the_process_cannot_compile_is_left_to_this_one(found: list[bool]) -> None:
     """Whatever is wrong with it: this process says so, in its own words; and the next one is compiled."""
     with Process(triton.__file__) as process:
-        wrong = job_of(given(TEXT.replace("tl.load(x)", "tl.load(x, y)")), NAME)
-        assert wrong is not None and process.compile(wrong) is None
-        gone = given(TEXT)
-        job = job_of(gone, NAME)
-        assert job is not None
+        false, of = given(TEXT.replace("tl.load(x)", "tl.load(x, y)")), given(TEXT)
+        wrong, job = job_of(false, NAME), job_of(of, NAME)
+        assert wrong is not None and job is not None and process.compile(wrong) is None
         lost = pickle.dumps(pickle.loads(job) | {"path": "/nowhere/kernels.py"})
         assert process.compile(lost) is None and process.compile(job) is not None
 
@@ -98,7 +96,8 @@ def test_a_process_that_is_killed_answers_nothing(found: list[bool]) -> None:
 
 def test_another_triton_compiles_nothing(found: list[bool]) -> None:
     """Else its kernels would be in the cache of the one that is here."""
-    job = job_of(given(TEXT), NAME)
+    of = given(TEXT)
+    job = job_of(of, NAME)
     assert job is not None
     with Process("/elsewhere/triton/__init__.py") as process:
         assert process.compile(job) is None
@@ -131,13 +130,14 @@ def test_few_processors_have_threads_alone(monkeypatch: pytest.MonkeyPatch, proc
 def test_threads_have_the_process_compile(monkeypatch: pytest.MonkeyPatch, found: list[bool]) -> None:
     """And compile afterwards, whether it could or not."""
     monkeypatch.setattr(compiling._Threads, "_launcher", lambda *given: None)
-    asked, made = list[bytes](), list[bytes]()
+    asked, made, read = list[bytes](), list[bytes](), list[bool]()
 
     class Lost(Process):
         def __init__(self) -> None: ...
 
         def compile(self, job: bytes) -> None:
             asked.append(job)
+            read.extend(each.is_set() for each in threads.fronts)
 
     of = given(TEXT)
     src, target, options, env_vars = of["src"], of["target"], of["options"], of["env_vars"]
@@ -148,5 +148,4 @@ def test_threads_have_the_process_compile(monkeypatch: pytest.MonkeyPatch, found
 
     with compiling._Threads(2, Lost()) as threads:
         threads.submit(kernel).result(10)
-        assert all(each.is_set() for each in threads.fronts)
-    assert made == asked and pickle.loads(made[0])["version"] == cache.triton_key()
+    assert made == asked and read == [True] and pickle.loads(made[0])["version"] == cache.triton_key()
