@@ -32,9 +32,9 @@ def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     """A row for each case."""
     from pebblesim.gpu.torch import attention
     from pebblesim.kernels.gluon import scope
-    from pebblesim.kernels.gluon.scope import Scope
+    from pebblesim.kernels.gluon.scope import RowsScope
 
-    asks, apart = Scope.one_by_one, scope.APART
+    asks, apart = RowsScope.one_by_one, scope.APART
     for d, n, kv_heads, shared in CASES:
         key = f"d = {d}, n = {n}, {kv_heads * shared} heads on {kv_heads}"
         if key in known:
@@ -56,13 +56,15 @@ def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
         for _ in range(ROUNDS):
             for way in ways:
                 scope.APART = 256 if way == WIDE else apart
-                Scope.one_by_one = asks if way != WAYS[1] else lambda self: bool(self.plan.late) and asks(self)
+                RowsScope.one_by_one = asks if way != WAYS[1] else lambda self: bool(self.plan.late) and asks(self)
                 forget()
                 bits[way] = [each.detach().clone() for each in call()]
                 call()
                 found[way].append(kernels(torch, call))
         row: dict[str, Any] = {"key": key, "card": torch.cuda.get_device_name(), "torch": torch.__version__}
-        row |= {way: {name: median(each[name] for each in found[way]) for name in found[way][0]} for way in ways}
+        row |= {
+            way: {name: median(each.get(name, 0.0) for each in found[way]) for name in found[way][0]} for way in ways
+        }
         row["same bits"] = all(all(map(torch.equal, bits[way], bits[WAYS[0]])) for way in ways)
         yield row
         del x, dO, bits, call

@@ -70,14 +70,14 @@ class Process:
 
 
 def job_of(given: Mapping[str, Any], module: str) -> bytes | None:
-    """What the process compiles a kernel of.
+    """The message by which a kernel is compiled in another process.
 
     Args:
-        given: what Triton compiles it of, by Triton's names.
-        module: the name of modules whose kernels are compiled there.
+        given: what Triton compiles the kernel of, by Triton's names.
+        module: the name of the modules whose kernels are compiled there.
 
     Returns:
-        A message; None of another kernel, or if what Triton does depends on this process.
+        The message; None if the kernel is of another module, or somebody watches in this process how it is compiled.
     """
     from triton import knobs
     from triton.runtime import cache
