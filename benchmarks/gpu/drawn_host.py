@@ -376,8 +376,8 @@ def first_calls(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     for folder in ("pebblesim", "graphs", "schedules"):
         compileall.compile_dir(Path(__file__).parents[2] / folder, quiet=2, workers=0)
-    cases = [(d, 2047, 1, True) for d in (512, 256, 128)] + [(512, 4096, 8, True), (64, 2047, 1, True)]
-    cases += [(256, 16384, 1, True), (128, 2048, 1, False), (1024, 2048, 1, True), (192, 2048, 1, True)]
+    cases = [(d, 2047, 1, True) for d in (512, 256, 128)] + [(512, 4096, 8, True), (256, 16384, 1, True)]
+    cases += [(64, 2047, 1, True), (128, 2048, 1, False), (1024, 2048, 1, True), (192, 2048, 1, True)]
     for case in cases:
         for who in ("ours", *(each for each in asked.peer if each == "ffpa" and case[0] > 256)):
             key = f"{who}: d = {case[0]}, n = {case[1]}, shared = {case[2]}, causal = {case[3]}"
