@@ -65,7 +65,9 @@ class Process:
                 return None
             finally:
                 os.close(writing)
-            said = answer.read() if select.select([answer], [], [], PATIENCE)[0] else b""
+            waiting = select.poll()
+            waiting.register(answer, select.POLLIN)
+            said = answer.read() if waiting.poll(PATIENCE * 1e3) else b""
         return json.loads(said) if said else None
 
 
@@ -111,13 +113,14 @@ def serve(connection: socket.socket) -> None:
     """Make a copy of this process for each message that comes with where to answer; end with who sends them."""
     sys.path[:], there = pickle.loads(connection.recv(LONGEST))
     import triton
-    import triton.experimental.gluon.language.nvidia.hopper
-    from triton.backends.nvidia.compiler import get_ptxas_version
 
     if triton.__file__ != there:
         return
-    with suppress(Exception):  # then each copy asks the assembler
-        get_ptxas_version(), triton.knobs.nvidia.ptxas.version
+    with suppress(Exception):  # then each copy does what is left
+        from triton.backends.nvidia import compiler
+        from triton.experimental.gluon.language.nvidia import hopper as _imported  # noqa: F401
+
+        compiler.get_ptxas_version()
     sys.modules["torch"] = types.ModuleType("torch")  # modules of kernels import it for what launches them
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
