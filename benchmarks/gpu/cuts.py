@@ -107,7 +107,7 @@ def seconds(choice: planning.Choice, n: int, heads: int, shared: int, card: card
 @contextmanager
 def taking(choice: planning.Choice, n_q: int, heads: int) -> Iterator[None]:
     """Meanwhile passes of all queries of all heads are cut in this way, and their parts are as usual."""
-    from pebblesim.operator import launching
+    from pebblesim.operator.launching import launching
 
     usual = launching.fitting
 

@@ -59,7 +59,7 @@ def main() -> None:
     known = {json.loads(line)["n"] for line in file.read_text().splitlines()} if file.exists() else set()
     import torch
 
-    from pebblesim.operator import native
+    from pebblesim.operator.known import native
 
     if (thread := native.begin()) is not None:  # a program that runs for longer has it after 20 s
         thread.join()
