@@ -64,31 +64,15 @@ def choices(way: str, n: int, heads: int, shared: int, card: cards.Card) -> list
             return [*planning._parts_backward(*rest)]
         return [*planning._parts_forward(free.bytes // heads, *rest)]
 
-    tried, usual = parts(), planning.ways_to_cut
-    planning.ways_to_cut = lambda *given: iter(in_waves(way, n, heads, shared, card))  # type: ignore[assignment]
+    found, usual = {each.cut: each for each in parts()}, cuts.WAVES, cuts.FEW
     try:
-        tried += parts()
+        for waves in usual[0]:
+            cuts.WAVES, cuts.FEW = (waves,), MOST_PARTS
+            found |= {each.cut: each for each in parts()}
     finally:
-        planning.ways_to_cut = usual
-    found = {each.cut: each for each in (taken, *tried)}
+        cuts.WAVES, cuts.FEW = usual
     del found[taken.cut]
     return [taken, *sorted(found.values(), key=lambda each: seconds(each, n, heads, shared, card))[:TRIED]]
-
-
-def in_waves(way: str, n: int, heads: int, shared: int, card: cards.Card) -> Iterator[Cut]:
-    """Cuts whose parts have as many blocks of 128 rows as some times all multiprocessors, where they have room."""
-    units = card.size("multiprocessors")
-    for kv_heads in (some for some in (1, 2, 4) if heads % some == 0):
-        sums = 8 * D * n * kv_heads if way == "backward" else 0
-        for waves in range(1, MOST_WAVES + 1):
-            ends, width = [n], units * waves // (kv_heads * shared) * UNIT
-            while ends[-1] > 0 and width:
-                fits = int(0.984 * (planning.ROOM - sums)) // (2 * kv_heads * shared * ends[-1]) // UNIT * UNIT
-                start = ends[-1] - min(width, fits)
-                ends.append(max(0, -(-start // UNIT) * UNIT))
-            for last in (ends, [*ends[:-2], 0] if len(ends) > 3 else []):
-                if last:
-                    yield Cut(kv_heads, shared, tuple(reversed(last[:-1])))
 
 
 def seconds(choice: planning.Choice, n: int, heads: int, shared: int, card: cards.Card) -> float:
