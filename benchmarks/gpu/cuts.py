@@ -3,10 +3,9 @@
     python benchmarks/gpu/cuts.py -o FOLDER [--time-limit 60]
 
 Shapes are causal, with heads that share keys and d = 512, and a workspace of 1 GiB. A row of FOLDER/cuts.jsonl is a
-pass of a shape with one cut: its time on the card alone and that of each kernel in microseconds, two forecasts, and how
-far the results are from those of the cut that `attention` takes, which comes first. The forecast `mean` is that of as
-many parts of the mean size, and `parts` the sum of those of all parts. What is there is not measured again. `--table`
-shows the rows, without a GPU.
+pass of a shape with one cut: its time on the card alone and that of each kernel in microseconds, its forecast, and how
+far the results are from those of the cut that `attention` takes, which comes first; the second one has parts of about
+the same number of queries. What is there is not measured again. `--table` shows the rows, without a GPU.
 """
 
 from __future__ import annotations
@@ -20,10 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pebblesim.advice import cards
-from pebblesim.advice.forecast import forecast
-from pebblesim.kernels.domains import expected
-from pebblesim.operator import planning
-from pebblesim.operator.cuts import UNIT, Cut
+from pebblesim.operator import cuts, planning
 from pebblesim.operator.pattern import Pattern, band_of
 
 D = 512
@@ -34,10 +30,18 @@ SHAPES = ((32768, 4, 2), (16384, 2, 8), (9801, 2, 8), (16384, 4, 2), (24576, 4, 
 WAYS = ("backward", "forward")
 
 TRIED = 7
-"""Cuts beside the one that is taken, those with the shortest forecasts."""
+"""Cuts of a pass that are timed, at most."""
 
-MOST_WAVES = 4
-"""Times all multiprocessors that blocks of a part are, at most."""
+ALIKE = {
+    (32768, "backward"): (1, 2, (8448, 17024, 25600, 32768)),
+    (32768, "forward"): (1, 2, (8192, 16384, 24704, 32768)),
+    (16384, "backward"): (1, 8, (4096, 8320, 12544, 16384)),
+    (9801, "backward"): (2, 8, (1920, 3840, 5760, 7808, 9801)),
+    (9801, "forward"): (2, 8, (3200, 6528, 9801)),
+    (24576, "backward"): (2, 2, (4096, 8192, 12288, 16384, 20480, 24576)),
+    (24576, "forward"): (1, 2, (13824, 24576)),
+}
+"""Cuts with parts of about the same number of queries: KV heads and heads at once, and ends."""
 
 
 def pattern_of(shared: int) -> Pattern:
@@ -51,7 +55,7 @@ def sizes(n: int, shared: int) -> planning.Dims:
 
 
 def choices(way: str, n: int, heads: int, shared: int, card: cards.Card) -> list[planning.Choice]:
-    """Choices with a cut: first that which is taken, then those that are tried, and those in whole waves of blocks."""
+    """Choices with a cut: first that which is taken, then one with parts of one size, then those that are tried."""
     pattern, dims = pattern_of(shared), sizes(n, shared)
     taken = planning.chosen(way, dims, heads, "bfloat16", pattern, planning.ROOM, card)
     free = planning.chosen(way, dims, heads, "bfloat16", pattern, None, card)
@@ -64,28 +68,18 @@ def choices(way: str, n: int, heads: int, shared: int, card: cards.Card) -> list
             return [*planning._parts_backward(*rest)]
         return [*planning._parts_forward(free.bytes // heads, *rest)]
 
-    found, usual = {each.cut: each for each in parts()}, cuts.WAVES, cuts.FEW
-    try:
-        for waves in usual[0]:
-            cuts.WAVES, cuts.FEW = (waves,), MOST_PARTS
-            found |= {each.cut: each for each in parts()}
-    finally:
-        cuts.WAVES, cuts.FEW = usual
+    found, usual = {each.cut: each for each in parts()}, planning.ways_to_cut
+    if taken.cut.heads == shared and (n, way) in ALIKE:
+        planning.ways_to_cut = lambda *given: iter([cuts.Cut(*ALIKE[n, way])])  # type: ignore[assignment]
+        found = {each.cut: each for each in parts()} | found
+        planning.ways_to_cut = usual
     del found[taken.cut]
-    return [taken, *sorted(found.values(), key=lambda each: seconds(each, n, heads, shared, card))[:TRIED]]
+    return [taken, *found.values()][:TRIED]
 
 
 def seconds(choice: planning.Choice, n: int, heads: int, shared: int, card: cards.Card) -> float:
-    """The sum of the forecasts of all parts of a choice."""
-    cut = choice.cut
-    assert cut is not None
-    pattern, total = pattern_of(shared), 0.0
-    own = cut.pattern(pattern)
-    for rows, keys in cut.sizes(pattern, n):
-        dims = dict(sizes(n, shared)) | {"n_q": rows, "n_k": keys}
-        made = forecast(choice.forecast.tiling, dims, card, "bfloat16", cut.kv_heads, expected(own.mask))
-        total += planning._launched(made).seconds
-    return total * (heads // cut.kv_heads) * (shared // cut.heads)
+    """The forecast of a choice."""
+    return planning.first_at(choice, dict(sizes(n, shared)), card, "bfloat16", heads, pattern_of(shared)).seconds
 
 
 @contextmanager
@@ -150,17 +144,15 @@ def rows(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
                     host = of_host(torch, both[way], 3)
                     row["card_us"] = sorted(of_card(torch, [both[way]], 2, host) for _ in range(3))[1]
                     row["kernels"] = by_kernel(torch, both[way])
-                dims = dict(sizes(n, shared))
-                mean = planning.first_at(choice, dims, card, "bfloat16", heads, pattern_of(shared)).seconds
-                yield row | {"mean": mean * 1e6, "parts": seconds(choice, n, heads, shared, card) * 1e6}
+                yield row | {"forecast_us": seconds(choice, n, heads, shared, card) * 1e6}
 
 
 def table(found: list[dict[str, Any]]) -> str:
     """The rows as a table."""
-    head = "n", "heads", "pass", "KV heads at once", "parts", "measured, ms", "forecast", "of the mean"
+    head = "n", "heads", "pass", "KV heads at once", "parts", "measured, ms", "forecast, ms"
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for row in found:
-        times = (f"{row[name] / 1e3:.2f}" for name in ("card_us", "parts", "mean"))
+        times = (f"{row[name] / 1e3:.2f}" for name in ("card_us", "forecast_us"))
         shape = f"{row['n']:,} | {row['heads'] * row['shared']} on {row['heads']}"
         lines.append(f"| {shape} | {row['way']} | {row['kv_heads']} | {len(row['ends'])} | {' | '.join(times)} |")
     return "\n".join(lines)
@@ -191,7 +183,7 @@ def main() -> None:
         for row in rows(asked, {each["key"] for each in found}):
             out.write(json.dumps(row) + "\n")
             out.flush()
-            print(row["key"], round(row["card_us"]), round(row["parts"]), round(row["mean"]), flush=True)
+            print(row["key"], round(row["card_us"]), round(row["forecast_us"]), flush=True)
 
 
 if __name__ == "__main__":
