@@ -98,8 +98,8 @@ def _in_parts(n_q: int, n_k: int, causal: bool, wave: float, pairs: int) -> Iter
     `wave`: tiles of queries whose blocks have a multiprocessor each: a block more would run alone behind them.
     """
 
-    def of(width: float) -> tuple[int, ...]:
-        return _ends(n_q, n_k, causal, max(1, int(width)) * UNIT, pairs)
+    def of(most: float) -> tuple[int, ...]:
+        return _ends(n_q, n_k, causal, wave, most, pairs)
 
     waves = next((each for each in WAVES if len(of(each * wave)) <= FEW), WAVES[-1])
     found, fewest = [of(waves * wave), of(2 * waves * wave)], len(of(n_q))
@@ -108,22 +108,25 @@ def _in_parts(n_q: int, n_k: int, causal: bool, wave: float, pairs: int) -> Iter
     yield from dict.fromkeys(each for each in found if 1 < len(each) <= MOST)
 
 
-def _ends(n_q: int, n_k: int, causal: bool, width: int, pairs: int) -> tuple[int, ...]:
-    """The ends of parts with so many queries, from the last one on, or fewer where they have no room.
+def _ends(n_q: int, n_k: int, causal: bool, wave: float, most: float, pairs: int) -> tuple[int, ...]:
+    """The ends of parts of the queries, from the last part on, with so many tiles at most and as there is room for.
 
-    The first part has the rest, together with the next one if there is room. Empty if not even `UNIT` queries have.
+    Tiles are whole waves if they are more than one. The first part has the rest, together with the next one if there is
+    room. Empty if there is no room for a tile.
     """
     ends, start = list[int](), n_q
 
     def fitting(end: int) -> int:
-        return pairs // _whole(end + n_k - n_q if causal else n_k) // UNIT * UNIT
+        return pairs // _whole(end + n_k - n_q if causal else n_k) // UNIT
 
     while start > 0:
         ends.append(start)
-        if not (most := fitting(start)):
+        tiles = min(most, fitting(start))
+        tiles = max(1, int(tiles // wave * wave if tiles > wave else tiles)) if tiles else 0
+        if not tiles:
             return ()
-        start = _whole(start) - min(width, most)
-    if len(ends) > 2 and _whole(ends[-2]) <= fitting(ends[-2]):
+        start = _whole(start) - tiles * UNIT
+    if len(ends) > 2 and _whole(ends[-2]) <= fitting(ends[-2]) * UNIT:
         ends.pop()
     return tuple(reversed(ends))
 
