@@ -6,7 +6,7 @@ from itertools import pairwise
 from math import floor
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from pebblesim.advice import cards
 from pebblesim.advice.forecast import forecast
@@ -40,6 +40,7 @@ def widths(cut: Cut) -> list[int]:
     st.integers(1, 64),
     st.integers(0, 2**10),
 )
+@example(True, 8, 2, 16384, 4, 0)  # room for 32 tiles of queries in the last part, and 16 are a wave
 def test_parts_are_all_queries_have_room_and_are_whole_waves(
     causal: bool, shared: int, heads: int, n: int, divisor: int, sums: int
 ) -> None:
@@ -98,7 +99,7 @@ def test_the_last_parts_of_gemma_s_global_layer_leave_no_block_alone() -> None:
 )
 def test_the_forecast_of_parts_is_the_sum_of_theirs(n: int, shared: int, room: int) -> None:
     """Of more than 8 parts, as under the lower limit, only some are forecast."""
-    dims, card, band = dict(n_q=n * shared, n_k=n, d_k=512, d_v=512), cards.card("H200"), pattern(True, shared)
+    dims, card, band = {"n_q": n * shared, "n_k": n, "d_k": 512, "d_v": 512}, cards.card("H200"), pattern(True, shared)
     made = chosen("backward", tuple(dims.items()), 2, "bfloat16", band, room, card)
     assert made.cut is not None
     assert (len(made.cut.ends) > planning.PARTS) == (room < ROOM)
