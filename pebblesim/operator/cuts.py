@@ -87,7 +87,7 @@ def cuts(
     at_end = n_q == n_k or (n_q < n_k and mask is not None and mask.at_end)
     if mask is None or (at_end and (mask.before, mask.after) == (None, 0)):
         for kv_heads in (n for n in KV_HEADS if heads % n == 0):
-            pairs = max(0, room - sums * kv_heads) * _whole(n_q) * _whole(n_k) // (tables * kv_heads)
+            pairs = max(0, room - sums * kv_heads) * n_q * n_k // (tables * kv_heads)
             for ends in _in_parts(n_q, n_k, mask is not None, units / (kv_heads * shared), pairs):
                 yield Cut(kv_heads, shared, ends)
 
