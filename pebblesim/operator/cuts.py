@@ -20,6 +20,10 @@ WAVES, FEW, MOST = (1, 2, 4, 8), 8, 64
 Under a causal mask the blocks of a shorter part are more alike.
 """
 
+NEARLY = 0.75
+"""Part of a wave that is worth more than to leave it out, behind others: under a causal mask its blocks are the short
+ones."""
+
 KV_HEADS = 1, 2, 4
 """KV heads that are computed at once, where queries are cut: with several of them blocks are more alike."""
 
@@ -111,8 +115,8 @@ def _in_parts(n_q: int, n_k: int, causal: bool, wave: float, pairs: int) -> Iter
 def _ends(n_q: int, n_k: int, causal: bool, wave: float, most: float, pairs: int) -> tuple[int, ...]:
     """The ends of parts of the queries, from the last part on, with so many tiles at most and as there is room for.
 
-    Tiles are whole waves if they are more than one. The first part has the rest, together with the next one if there is
-    room. Empty if there is no room for a tile.
+    More than one wave are whole ones, but for a last one that is nearly full. The first part has the rest, together
+    with the next one if there is room. Empty if there is no room for a tile.
     """
     ends, start = list[int](), n_q
 
@@ -122,7 +126,8 @@ def _ends(n_q: int, n_k: int, causal: bool, wave: float, most: float, pairs: int
     while start > 0:
         ends.append(start)
         tiles = min(most, fitting(start))
-        tiles = max(1, int(tiles // wave * wave if tiles > wave else tiles)) if tiles else 0
+        over = tiles % wave if tiles > wave else 0
+        tiles = max(1, int(tiles if over >= NEARLY * wave else tiles - over)) if tiles else 0
         if not tiles:
             return ()
         start = _whole(start) - tiles * UNIT
