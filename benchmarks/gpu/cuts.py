@@ -29,7 +29,7 @@ SHAPES = ((32768, 4, 2), (16384, 2, 8), (9801, 2, 8), (16384, 4, 2), (24576, 4, 
 
 WAYS = ("backward", "forward")
 
-TRIED = 7
+TRIED = 4
 """Cuts of a pass that are timed, at most."""
 
 ALIKE = {
