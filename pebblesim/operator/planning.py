@@ -51,7 +51,7 @@ class Choice:
     """Kernels for some lengths.
 
     Attributes:
-        forecast: their tiles, and their time for the lengths they were chosen for.
+        forecast: their tiles, and their time for the lengths they were chosen for, which are rounded without a cut.
         even: whether their tiles divide these lengths.
         bytes: bytes of the tables that they keep for all heads that are computed at once.
         cut: the parts that are computed one after the other; None if it is computed as a whole.
@@ -80,16 +80,22 @@ def supported(name: str, option: str) -> cards.Card:
 def first_at(
     best: Choice, dims: Mapping[str, int], card: cards.Card, dtype: str, heads: int, pattern: Pattern
 ) -> Forecast:
-    """The forecast of the kernels that are used, for these sizes: of some heads that share keys at a time."""
-    cut, tiling = best.cut, best.forecast.tiling
-    if cut is None:
-        return at_sizes(best.forecast, dims, card, dtype, heads, pattern)
-    own, parts = cut.pattern(pattern), [*cut.sizes(pattern, dims["n_k"])]
+    """The forecast of the kernels that were chosen for these sizes."""
+    if best.cut is not None:
+        return best.forecast
+    return at_sizes(best.forecast, dims, card, dtype, heads, pattern)
+
+
+def _of_parts(
+    cut: Cut, tiling: Tiling, dims: Dims, heads: int, dtype: str, pattern: Pattern, card: cards.Card
+) -> Forecast:
+    """The forecast of a pass in parts."""
+    own, parts = cut.pattern(pattern), [*cut.sizes(pattern, dict(dims)["n_k"])]
     some = parts[:: -(-len(parts) // PARTS)]
     others = sum(rows * keys for rows, keys in parts) / sum(rows * keys for rows, keys in some)
     made = list[LaunchForecast]()
     for rows, keys in some:
-        sizes = tuple({**dims, "n_q": rows, "n_k": keys}.items())
+        sizes = tuple({**dict(dims), "n_q": rows, "n_k": keys}.items())
         made += _of_part(tiling, sizes, card, dtype, cut.kv_heads, own.mask)
     rounds = heads // cut.kv_heads * (pattern.shared // cut.heads)
     return Forecast(tiling, tuple(replace(each, seconds=each.seconds * others) for each in made), rounds)
@@ -153,7 +159,8 @@ def _parts_forward(
         blocks = {**dict(dims), **alone.forecast.tiling.blocks}
         most = cut.kv_heads * max(taken({**blocks, "n_q": n, "n_k": keys}) for n, keys in cut.sizes(pattern, n_k))
         if most <= room:
-            yield Choice(alone.forecast, alone.even, most, cut)
+            of_parts = _of_parts(cut, alone.forecast.tiling, dims, heads, dtype, pattern, card)
+            yield Choice(of_parts, alone.even, most, cut)
 
 
 def _parts_backward(
@@ -174,7 +181,8 @@ def _parts_backward(
         even = not any(size[name] % side for size in each for name, side in sides)
         most = cut.kv_heads * max(taken(size) + of_key * (n_k - size["n_k"]) for size in each)
         if most <= room:
-            yield Choice(alone.forecast, even, most, cut)
+            of_parts = _of_parts(cut, alone.forecast.tiling, dims, heads, dtype, pattern, card)
+            yield Choice(of_parts, even, most, cut)
 
 
 def _part(cut: Cut, dims: Dims, pattern: Pattern) -> tuple[Dims, Pattern]:
