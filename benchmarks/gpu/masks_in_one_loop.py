@@ -1,4 +1,4 @@
-"""Kernels of stored scores whose causal mask each tile asks for, and with a loop of its own for tiles that it cuts.
+"""Kernels of stored scores: each tile asks if it is cut, by a causal mask or an end, or cut tiles have their own loop.
 
     python benchmarks/gpu/masks_in_one_loop.py -o FOLDER [--time-limit 100]
 
@@ -17,9 +17,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-CASES = [(512, 16384, 4, 1), (512, 8192, 2, 8), (256, 16384, 4, 1), (512, 4096, 4, 1), (512, 9801, 2, 8)]
-CASES += [(512, 16383, 4, 1), (192, 16384, 4, 1), (384, 8192, 4, 1), (512, 4096, 2, 8), (512, 32768, 2, 2)]
-"""Head dimension, tokens, KV heads, and query heads that share each."""
+CASES = [(512, 16384, 4, 1, True), (512, 8192, 2, 8, True), (512, 16383, 4, 1, False), (256, 16384, 4, 1, True)]
+CASES += [(512, 4096, 4, 1, True), (512, 9801, 2, 8, True), (512, 16383, 4, 1, True), (512, 4095, 2, 8, False)]
+CASES += [(192, 16384, 4, 1, True), (384, 8192, 4, 1, True)]
+"""Head dimension, tokens, KV heads, query heads that share each, and whether the mask is causal."""
 
 ROUNDS = 3
 
@@ -35,8 +36,8 @@ def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     from pebblesim.kernels.gluon.scope import RowsScope
 
     asks, apart = RowsScope.one_by_one, scope.APART
-    for d, n, kv_heads, shared in CASES:
-        key = f"d = {d}, n = {n}, {kv_heads * shared} heads on {kv_heads}"
+    for d, n, kv_heads, shared, causal in CASES:
+        key = f"d = {d}, n = {n}, {kv_heads * shared} heads on {kv_heads}, {'causal' if causal else 'none'}"
         if key in known:
             continue
         if time.monotonic() > asked.until:
@@ -46,11 +47,11 @@ def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
         x = [torch.randn(1, heads, n, d, device="cuda", dtype=torch.bfloat16, requires_grad=True) for heads in sides]
         dO = torch.randn_like(x[0])
 
-        def call(x: list[Any] = x, dO: Any = dO) -> Any:
-            out, lse = attention(*x, is_causal=True, enable_gqa=True, return_lse=True)
+        def call(x: list[Any] = x, dO: Any = dO, causal: bool = causal) -> Any:
+            out, lse = attention(*x, is_causal=causal, enable_gqa=True, return_lse=True)
             return out, lse, *torch.autograd.grad(out, x, dO)
 
-        ways = (*WAYS, *[WIDE] * (apart < d <= 256))
+        ways = (*WAYS, *[WIDE] * (apart < d <= 256 and causal))
         found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
         bits = {}
         for _ in range(ROUNDS):
