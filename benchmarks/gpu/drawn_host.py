@@ -6,7 +6,6 @@ import compileall
 import cProfile
 import json
 import os
-import pickle
 import pstats
 import subprocess
 import sys
@@ -287,7 +286,7 @@ import json, sys, time
 import torch
 x = torch.ones(1, device="cuda", requires_grad=True)
 torch.autograd.grad(x * x, x, x.detach())  # for which PyTorch imports sympy, where gradients are given
-d, n, shared, causal, who, by_threads = json.loads(sys.argv[1])
+d, n, shared, causal, who = json.loads(sys.argv[1])
 q, k, v = (torch.randn(1, h, n, d, device="cuda", dtype=torch.bfloat16, requires_grad=True) for h in (4 * shared, 4, 4))
 torch.cuda.synchronize()
 begin, marks, kernels = time.perf_counter(), [], []
@@ -300,7 +299,7 @@ else:
 imported = time.perf_counter()
 if who == "ours":
     from drawn_host import watch
-    watch(mark, kernels, by_threads)
+    watch(mark, kernels)
 out = attend(q, k, v, is_causal=causal, enable_gqa=shared > 1)
 torch.cuda.synchronize()
 forward = time.perf_counter()
@@ -312,17 +311,9 @@ print(json.dumps(times | ({"marks": marks, "kernels": kernels} if who == "ours" 
 """
 
 
-def watch(mark: Callable[[str], None], kernels: list[Any], by_threads: bool) -> None:
-    """Mark when parts of a first call are done, and note for each kernel the seconds of Triton's stages.
-
-    `by_threads`: kernels are compiled in this process, as where there are few processors.
-    """
+def watch(mark: Callable[[str], None], kernels: list[Any]) -> None:
+    """Mark when parts of a first call are done, and note for each kernel the seconds of Triton's stages."""
     from pebblesim.operator.launching import compiling, launching
-    from pebblesim.operator.launching.process import Process
-
-    if by_threads:
-        compiling.FEW = sys.maxsize
-    by_process = len(os.sched_getaffinity(0)) >= compiling.FEW
 
     def marked(module: Any, name: str, said: str) -> None:
         function = getattr(module, name)
@@ -341,18 +332,10 @@ def watch(mark: Callable[[str], None], kernels: list[Any], by_threads: bool) -> 
     def begun() -> Any:
         ready = begin()
         if not ready.done():
-            ready.add_done_callback(lambda _: (mark("Triton is ready"), by_process or _listen(mark, kernels)))
+            ready.add_done_callback(lambda _: (mark("Triton is ready"), _listen(mark, kernels)))
         return ready
 
-    compiling.begin, there = begun, Process.compile
-
-    def compiled(self: Process, job: bytes) -> Any:
-        seconds, name = there(self, job), pickle.loads(job)["kernel"]
-        kernels.append({"kernel": name, **(seconds or {"failed": True})})
-        mark(f"{name} is compiled")
-        return seconds
-
-    Process.compile = compiled
+    compiling.begin = begun
 
 
 def _listen(mark: Callable[[str], None], kernels: list[Any]) -> None:
@@ -370,8 +353,8 @@ def _listen(mark: Callable[[str], None], kernels: list[Any]) -> None:
 def first_calls(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     """Seconds of the first call of a process, and of its parts.
 
-    With an empty cache of Triton, with the one it left, and with an empty one where threads compile kernels. Python has
-    all modules as bytecode, as where the package is installed.
+    With an empty cache of Triton, and with the one it left. Python has all modules as bytecode, as where the package is
+    installed.
     """
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     for folder in ("pebblesim", "graphs", "schedules"):
@@ -386,13 +369,11 @@ def first_calls(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
             if time.monotonic() > asked.until:
                 return
             row: dict[str, Any] = {"key": key, "processors": len(os.sched_getaffinity(0))}
-            with TemporaryDirectory() as one, TemporaryDirectory() as other:
-                for cache, where in (("empty", one), ("kept", one), ("threads", other)):
-                    if cache == "threads" and who != "ours":
-                        continue
+            with TemporaryDirectory() as folder:
+                for cache in ("empty", "kept"):
                     ran = subprocess.run(
-                        [sys.executable, "-c", FIRST, json.dumps([*case, who, cache == "threads"])],
-                        env=os.environ | {"TRITON_CACHE_DIR": where, "PYTHONPATH": path},
+                        [sys.executable, "-c", FIRST, json.dumps([*case, who])],
+                        env=os.environ | {"TRITON_CACHE_DIR": folder, "PYTHONPATH": path},
                         capture_output=True,
                         text=True,
                         check=False,

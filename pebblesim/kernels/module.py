@@ -13,16 +13,13 @@ from weakref import finalize
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels import releases
 
-NAME = "pebblesim_kernels"
-"""The name of each module of kernels."""
-
 
 def module_of(text: str) -> Any:
     """Return a module with this source, as the Triton here takes it, which must read a kernel's source from a file."""
     folder = mkdtemp(prefix="pebblesim-")
     path = Path(folder) / "kernels.py"
     path.write_text(releases.here().text(text), encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(NAME, path)
+    spec = importlib.util.spec_from_file_location("pebblesim_kernels", path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     finalize(module, rmtree, folder, ignore_errors=True)  # it lives as long as the module

@@ -86,6 +86,9 @@ def kernel(*kinds: str, made: list[Any]) -> Any:
 
 def test_kernels_are_read_one_by_one_and_waited_for_while_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """And one that is in Triton's cache, which nobody reads, is not waited for for ever."""
+    ready = Future[None]()
+    ready.set_result(None)
+    monkeypatch.setattr(compiling, "begin", lambda: ready)
     monkeypatch.setattr(compiling._Threads, "_launcher", lambda *given: None)
     now, most, read, last = [0], [0], list[int](), threading.Event()
 
@@ -124,7 +127,10 @@ def test_kernels_wait_for_triton_while_others_are_chosen(monkeypatch: pytest.Mon
         monkeypatch.setattr(compiling.HERE, "threads", threads, raising=False)
         for number in range(3):
             compiling.later(lambda number=number: given.append(number))
+        threads.fronts.append(threading.Event())
+        compiling.let_through()  # does not wait for Triton, nor for kernels
         assert not given
+        threads.fronts.clear()
         ready.set_result(None)
         compiling.later(lambda: given.append(3))
         assert given == [0, 1, 2, 3]

@@ -1,9 +1,8 @@
 """Kernels of a call are compiled side by side, before the first of them is launched.
 
 Triton compiles a kernel when it is launched first, one after the other. Here a pass is gone through once without a
-launch: each kernel that it would launch is given to a thread, which has it compiled by a copy of another process or,
-where there are few processors, compiles it itself. Most of the time is spent in C++, in the assembler and in a compiler
-of C, so that they run at the same time; and while kernels are chosen, Triton is made ready.
+launch: each kernel that it would launch is given to a thread. Most of the time is spent in C++, in the assembler and in
+a compiler of C, so that they run at the same time; and while kernels are chosen, Triton is made ready.
 """
 
 from __future__ import annotations
@@ -13,14 +12,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from inspect import getclosurevars
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from pebblesim.kernels import module, releases
-from pebblesim.operator.launching.process import Process, job_of
+from pebblesim.kernels import releases
 
 HERE = threading.local()
 """State of this thread: `threads`, which compile kernels while these are not launched."""
@@ -30,9 +28,6 @@ PATIENCE = 2.0
 
 MOST = 16
 """Kernels that are compiled at once."""
-
-FEW = 4
-"""Processors below which threads compile kernels, and no other process."""
 
 TURN = 1e-4
 """Seconds after which a thread lets another one run Python meanwhile.
@@ -57,21 +52,14 @@ def together() -> Iterator[None]:
     """Compile what is launched meanwhile, and launch none of it; whoever cannot be compiled fails at its launch."""
     mode = _mode()
     assert mode is not None
-    most = min(MOST, os.cpu_count() or 1)
-    with (
-        _progress(),
-        _TURNS,
-        _process() as process,
-        _Threads(most, process) as threads,
-        mode(threads, ignore_errors=True),
-    ):
+    with _progress(), _TURNS, _Threads(min(MOST, os.cpu_count() or 1)) as threads, mode(threads, ignore_errors=True):
         begin()
         HERE.threads = threads
         try:
             yield
-            threads.give()
         finally:
             HERE.threads = None
+            threads.give()
 
 
 def later(give: Callable[[], Any]) -> None:
@@ -82,12 +70,12 @@ def later(give: Callable[[], Any]) -> None:
 
 
 def let_through() -> None:
-    """Where threads compile kernels, wait until those that are there are in C++: until then, threads and this one take
-    Python from each other.
+    """Wait until what was given to threads runs in C++: until then they and this thread take Python from each other.
 
-    Kernels of the forward pass are the longest, so that it is better not to choose those of the backward pass yet.
+    Kernels of the forward pass are the longest, so that it is better not to choose those of the backward pass yet. As
+    long as Triton is not ready, all of them wait for it, and nothing is to be waited for.
     """
-    if (threads := getattr(HERE, "threads", None)) is not None and threads.process is None:
+    if (threads := getattr(HERE, "threads", None)) is not None and begin().done():
         threads.give()
         for each in threads.fronts:
             each.wait()
@@ -139,33 +127,16 @@ def begin() -> Future[None]:
     return ready
 
 
-def _process() -> AbstractContextManager[Process | None]:
-    """The process that compiles kernels; None where threads do."""
-    if len(os.sched_getaffinity(0)) < FEW or not sys.executable or hasattr(sys, "frozen"):
-        return nullcontext()
-    import triton
-
-    try:
-        return Process(triton.__file__)
-    except OSError:
-        return nullcontext()
-
-
 class _Threads(ThreadPoolExecutor):
     """Threads that also build what launches a kernel, with a compiler of C: else Triton does it at the first launch.
-
-    Args:
-        most: their number.
-        process: what compiles kernels that they are given; None if they do.
 
     Attributes:
         fronts: for each kernel, whether it is in C++.
         later: what gives them kernels, as soon as Triton is ready.
     """
 
-    def __init__(self, most: int, process: Process | None = None) -> None:
+    def __init__(self, most: int) -> None:
         super().__init__(most)
-        self.process = process
         self.fronts: list[threading.Event] = []
         self.later: list[Callable[[], Any]] = []
         self._launchers: dict[Any, Future[Any]] = {}
@@ -179,17 +150,11 @@ class _Threads(ThreadPoolExecutor):
 
     def submit(self, compiled: Any, /, *given: Any, **options: Any) -> Future[Any]:
         """Compile a kernel."""
-        of = getclosurevars(compiled).nonlocals if isinstance(compiled, FunctionType) else {}
-        source, process = of.get("src"), self.process
+        source = getclosurevars(compiled).nonlocals.get("src") if isinstance(compiled, FunctionType) else None
         launcher, through = self._launcher(source), self._in_turn(source)
-        job = None if process is None else job_of(of, module.NAME)
-        if job is not None:
-            through.set()
 
         def whole() -> Any:
             try:
-                if process is not None and job is not None:
-                    process.compile(job)
                 made = compiled(*given, **options)
             finally:
                 through.set()
