@@ -2,8 +2,8 @@
 
     python benchmarks/gpu/masks_in_one_loop.py -o FOLDER [--time-limit 100]
 
-A row has the microseconds of each kernel of `attention` with gradients, the median of rounds in turn, and whether O, L
-and all gradients have the same bits either way. What is there is not measured again. Needs a Hopper GPU.
+A row has the microseconds of each kernel of `attention` with gradients, the median of rounds in turn, how far O, L and
+gradients are off each other, and whether all have the same bits. What is there is not measured again. Needs a Hopper GPU.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
         row |= {
             way: {name: median(each.get(name, 0.0) for each in found[way]) for name in found[way][0]} for way in ways
         }
+        pairs = [(one.float(), two.float()) for one, two in zip(*(bits[way] for way in WAYS), strict=True)]
+        row["off"] = max(float((one - two).norm() / two.norm()) for one, two in pairs)
         row["same bits"] = all(all(map(torch.equal, bits[way], bits[WAYS[0]])) for way in ways)
         yield row
         del x, dO, bits, call
