@@ -3,7 +3,8 @@
     python benchmarks/gpu/masks_in_one_loop.py -o FOLDER [--time-limit 100]
 
 A row has the microseconds of each kernel of `attention` with gradients, the median of rounds in turn, how far O, L and
-gradients are off each other, and whether all have the same bits. What is there is not measured again. Needs a Hopper GPU.
+gradients are off each other, and whether all have the same bits. What is there is not measured again. It needs a Hopper
+GPU.
 """
 
 from __future__ import annotations
