@@ -72,12 +72,34 @@ def test_models_of_other_kinds(name: str) -> None:
     assert beside.state(row) == OTHERS[name], row
 
 
+OWN = {
+    "BloomForCausalLM": "refused",
+    "DebertaModel": "as eager",  # no mask of transformers
+    "FalconForCausalLM": "not made",  # its classes of layers by the names of PyTorch's attentions
+    "LongformerModel": "refused",  # it takes a row of the mask for numbers below 0
+    "MptForCausalLM": "refused",
+}
+"""Models whose layers compute attention themselves, made with `attn_implementation="pebblesim"`."""
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_models_with_an_attention_of_their_own_made_with_ours(name: str) -> None:
+    """None of them takes what stands for a mask here for numbers."""
+    model = tiny_models.made(name)
+    ours.register()
+    found = beside.made_with_ours(model)
+    assert found["verdict"] == OWN[name], found
+    if found["verdict"] == "refused":
+        assert "computes attention itself" in found["why"]
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.one_in(40)) for name in tiny_models.text_models()]
 )
 def test_a_text_model_in_turn(name: str) -> None:
     row = beside.row_of(name)
     assert beside.state(row) != "different", row
+    assert row.get("made with ours", {}).get("verdict") != "different", row
 
 
 def test_models_that_a_configuration_makes_look_both_ways() -> None:
