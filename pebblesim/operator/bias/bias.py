@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache, reduce
 from itertools import pairwise
+from math import prod
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -80,7 +81,7 @@ def in_groups(bias: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, int]:
             f"bias has shape {tuple(bias.shape)} for batches {tuple(whole[:-3])}: those that share it lie between "
             "others that do not; put the dimensions that share it next to each other, behind or before all others."
         )
-    batch, parts, sides = query.shape[:-3].numel(), bias.reshape(shape).shape[:-3].numel(), shape[-3:]
+    batch, parts, sides = prod(query.shape[:-3]), prod(shape[:-3]), shape[-3:]
     if kinds and (kinds[0], kinds[-1]) == ("shared", "own"):
         return bias.reshape(1, parts, *sides), parts
     return bias.reshape(parts, 1, *sides), batch // parts if parts else 1
