@@ -347,6 +347,8 @@ def reason(row: dict[str, Any]) -> str:
     """Why a model is where it is."""
     if "not" in row:
         return str(row["why"])
+    if state(row) == "own attention":
+        return MADE[row["made with ours"]["verdict"]].format(ours.NAME)
     if state(row) == "equal":
         return " and ".join(row["masks"]) or "eager does not compute plain texts with these sizes"
     kind = {"refused": "refused", "refused in part": "refused", "not done by eager": "eager"}.get(state(row))
@@ -370,12 +372,20 @@ to 10⁻⁴ is equal. The logits of padding are left out. Cases that `eager` its
 counted. Models are named by their classes.
 """
 
+MADE = {
+    "as eager": "made with attn_implementation={0!r}, they run as in eager",
+    "refused": "made with attn_implementation={0!r}, they are refused",
+    "not made": "transformers itself makes no such model with attn_implementation={0!r}, and says so by a KeyError",
+    "different": "made with attn_implementation={0!r}, they have other logits",
+}
+"""What becomes of models with an attention of their own."""
+
 STATES = {
     "different": "Different",
     "equal": "Equal, by the masks of plain texts",
     "refused in part": "Equal in some cases and refused in others",
     "refused": "Refused",
-    "own attention": "Never ask for an attention by name: they compute their own, whatever is registered",
+    "own attention": "Never ask for an attention by name: they compute their own",
     "not done by eager": "Not computed by eager with these sizes, either",
     "does not take it": "Do not take an attention by name",
     "not made": "Not made so small",
