@@ -43,7 +43,8 @@ def register(name: str = NAME, *, fallback: str | None = None, workspace: int | 
     """Make our attention an `attn_implementation` of transformers.
 
     Args:
-        name: the name of this implementation, which must not be one of transformers' own.
+        name: the name of this implementation, which must not be one of transformers' own, nor have "/", "|" or "flash"
+            in it.
         fallback, workspace: as for `attention`.
 
     Raises:
@@ -69,6 +70,10 @@ def _check_name(name: Any, known: Any) -> None:
     ours = getattr(known.get(name), "func", None) is attend
     if name == "eager" or (name in known and not ours):
         raise UsageError(f"name is {name!r}, which transformers has for an attention of its own; give another name.")
+    if (part := next((part for part in ("/", "|", "flash") if part in name), None)) is not None:
+        raise UsageError(
+            f"name is {name!r}, and transformers looks for kernels elsewhere where a name has {part!r}; give another name."
+        )
 
 
 def attend(
