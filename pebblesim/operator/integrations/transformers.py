@@ -72,8 +72,8 @@ def _check_name(name: Any, known: Any) -> None:
         raise UsageError(f"name is {name!r}, which transformers has for an attention of its own; give another name.")
     if (part := next((part for part in ("/", "|", "flash") if part in name), None)) is not None:
         raise UsageError(
-            f"name is {name!r}, and transformers looks elsewhere for an attention whose name has {part!r}; give another "
-            "name."
+            f"name is {name!r}, and transformers looks elsewhere for an attention whose name has {part!r}; give "
+            "another name."
         )
 
 
