@@ -196,7 +196,7 @@ def _prepared(
         return one
     step = backward(known.grad_of(made.results[0]), None, made.saved, taught, made.rest)
     found = known.prepare(step)
-    if native.library is None or not isinstance(found, Found) or (by := found.native()) is None:
+    if native.library is None or not isinstance(found, Found) or (by := found.native(step.inputs)) is None:
         return None
     otherwise = partial(_later, gradients, ref(known), made.rest)
     one = native.library.prepared(by, step.way.strides, made.saved, fourth is not None, taught, otherwise)

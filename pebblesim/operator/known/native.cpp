@@ -4,66 +4,18 @@
 // it returns (`lengths`). A backward pass that is not prepared, or whose tensors are others than were prepared for, is
 // made by Python, which is right for all of them.
 
-#include <ATen/ops/empty_strided.h>
+#include "native_passes.h"
+
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <atomic>
 
-using at::Tensor;
 using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-using Numbers = std::vector<int64_t>;
 
-static constexpr int64_t map_bytes = 128, aligned = 16, without_context = 201;
 static std::atomic<bool> on{true};
-
-struct Command {  // a launch has a function, and a fill none; begin: of a configuration, of a slot, or of a copy
-  std::string what;
-  int64_t begin, function;
-  Numbers parameters;
-};
-
-struct Driver {
-  int (*launch)(const void*, int64_t, void**, void**);
-  int (*fill)(uint64_t, unsigned, size_t, int64_t);
-  int (*copy)(const void*, int64_t);
-  int (*context)(void**, int);
-  int (*enter)(void*);
-};
-
-struct Kind {  // what is alike for all lengths
-  Driver by;
-  std::vector<Command> commands;
-  Numbers streams, inputs, types;
-  std::vector<Numbers> alike;
-  int64_t slots;
-  at::Device device{at::kCPU};
-  PyObject* kept;  // kernels, which Triton unloads when nothing holds them
-};
-
-struct Memory {
-  int64_t slot;
-  Numbers sizes, strides;
-};
-
-struct View {
-  int64_t slot, offset;
-  bool whole;
-  Numbers sizes, strides;
-};
-
-struct Pass {
-  std::shared_ptr<Kind> kind;
-  std::string words;
-  std::vector<Numbers> places, fills, begins;
-  std::vector<Memory> memory;
-  Numbers rooms;
-  std::vector<View> views;
-};
 
 struct Lying {  // how a tensor lies in memory
   Numbers strides;
@@ -83,68 +35,6 @@ struct Prepared {  // a backward pass that follows a forward pass
   bool fourth, taught;  // whether there is a fourth input, and whether the pass gives its gradient
   PyObject* otherwise;
 };
-
-// ---- a pass
-
-static int again(const Driver& by, int refused, const std::function<int()>& command, const at::Device& device) {
-  void* context = nullptr;
-  if (refused == without_context && !by.context(&context, device.index()) && !by.enter(context)) refused = command();
-  TORCH_CHECK(!refused, "the driver of the card refuses a launch, with its error ", refused, ".");
-  return refused;
-}
-
-static void give(const Pass& pass, const Numbers& places, int64_t stream) {
-  const Kind& kind = *pass.kind;
-  std::vector<char> room(pass.words.size() + map_bytes);
-  char* begin = room.data() + (-reinterpret_cast<uintptr_t>(room.data())) % map_bytes;
-  std::memcpy(begin, pass.words.data(), pass.words.size());
-  auto* numbers = reinterpret_cast<int64_t*>(begin);
-  for (auto& each : pass.places) numbers[each[0]] = places[each[1]] + each[2];
-  for (auto at : kind.streams) numbers[at] = stream;
-  std::vector<void*> parameters;
-  auto fill = pass.fills.begin();
-  for (auto& each : kind.commands) {
-    parameters.clear();
-    for (auto at : each.parameters) parameters.push_back(begin + at);
-    auto command = [&]() {
-      if (each.what == "launch") return kind.by.launch(begin + each.begin, each.function, parameters.data(), nullptr);
-      if (each.what == "copy") return kind.by.copy(begin + each.begin, stream);
-      return kind.by.fill(places[(*fill)[0]] + (*fill)[1], 0, (*fill)[2], stream);
-    };
-    if (int refused = command()) again(kind.by, refused, command, kind.device);
-    if (each.what == "fill") ++fill;
-  }
-}
-
-// Make a pass; false if inputs are at other multiples of bytes, or other ones begin at one address.
-static bool make(const Pass& pass, variable_list tensors, int64_t stream, variable_list& results) {
-  const Kind& kind = *pass.kind;
-  Numbers places(kind.slots);
-  int64_t together = 0;
-  for (auto slot : kind.inputs) together |= places[slot] = reinterpret_cast<int64_t>(tensors[slot].data_ptr());
-  if (together % aligned) return false;
-  for (auto& each : kind.alike)
-    if ((places[each[0]] == places[each[1]]) != each[2]) return false;
-  at::AutoDispatchBelowADInplaceOrView below;
-  auto options = at::TensorOptions().device(kind.device);
-  tensors.resize(kind.slots);
-  size_t number = 0;
-  for (auto& each : pass.memory) {
-    auto type = static_cast<at::ScalarType>(kind.types[number++]);
-    tensors[each.slot] = at::empty_strided(each.sizes, each.strides, options.dtype(type));
-    places[each.slot] = reinterpret_cast<int64_t>(tensors[each.slot].data_ptr());
-  }
-  variable_list rooms;
-  for (auto words : pass.rooms) rooms.push_back(at::empty_strided({words}, {1}, options.dtype(at::kFloat)));
-  for (auto& each : pass.begins) places[each[0]] = reinterpret_cast<int64_t>(rooms[each[1]].data_ptr()) + each[2];
-  give(pass, places, stream);
-  for (auto& each : pass.views) {
-    if (each.slot < 0) { results.emplace_back(); continue; }
-    auto& one = tensors[each.slot];
-    results.push_back(each.whole ? one : one.as_strided(each.sizes, each.strides, one.storage_offset() + each.offset));
-  }
-  return true;
-}
 
 // ---- the function of autograd
 
@@ -268,6 +158,16 @@ static auto each_of(PyObject* several, F f) {
 
 static Numbers numbers(PyObject* x) { return each_of(x, number); }
 
+static std::vector<Three> threes(PyObject* several) {
+  return each_of(several, [](PyObject* x) { return Three{number(item(x, 0)), number(item(x, 1)), number(item(x, 2))}; });
+}
+
+static View view(PyObject* x) {
+  if (x == Py_None) return View{0, 0, false, true, {}, {}};
+  bool whole = item(x, 2) == Py_None;
+  return View{number(item(x, 0)), number(item(x, 1)), true, whole, whole ? Numbers() : numbers(item(x, 2)), numbers(item(x, 3))};
+}
+
 template <class T>
 static PyObject* held(std::shared_ptr<T> x) {
   return PyCapsule_New(new std::shared_ptr<T>(std::move(x)), nullptr, [](PyObject* capsule) {
@@ -299,32 +199,87 @@ static PyObject* kind(PyObject*, PyObject* const* given, Py_ssize_t) {
   made->streams = numbers(given[2]);
   made->inputs = numbers(given[3]);
   for (auto& each : tensors_of(given[4])) made->types.push_back(static_cast<int64_t>(each.scalar_type()));
-  made->alike = each_of(given[5], numbers);
+  made->alike = threes(given[5]);
   made->slots = number(given[6]);
   made->device = THPVariable_Unpack(given[7]).device();
   return held(made);
   END_HANDLE_TH_ERRORS
 }
 
-// made(kind, words, places, fills, memory, rooms, begins, views)
-static PyObject* made(PyObject*, PyObject* const* given, Py_ssize_t) {
+// boxes(driver, type, swizzle, nan, sides): descriptors of a kind
+static PyObject* boxes(PyObject*, PyObject* const* given, Py_ssize_t) {
   HANDLE_TH_ERRORS
-  auto made = std::make_shared<Pass>();
-  made->kind = in<Kind>(given[0]);
-  made->words.assign(PyBytes_AS_STRING(given[1]), PyBytes_GET_SIZE(given[1]));
-  made->places = each_of(given[2], numbers);
-  made->fills = each_of(given[3], numbers);
-  made->memory = each_of(given[4], [](PyObject* x) {
+  auto made = std::make_shared<Boxes>();
+  auto by = numbers(given[0]);
+  std::memcpy(&made->by, by.data(), sizeof(Driver));
+  made->type = number(given[1]), made->swizzle = number(given[2]), made->nan = number(given[3]);
+  for (auto each : numbers(given[4])) made->sides.push_back(each);
+  return held(made);
+  END_HANDLE_TH_ERRORS
+}
+
+// family(kind, axes, boxes, script, form): what `Script.registers` gives, of the form of a pass
+static PyObject* family(PyObject*, PyObject* const* given, Py_ssize_t) {
+  HANDLE_TH_ERRORS
+  auto made = std::make_shared<Family>();
+  made->axes = each_of(given[1], numbers);
+  made->boxes = each_of(given[2], in<Boxes>);
+  PyObject *script = given[3], *form = given[4], *commands = item(form, 0), *rooms = item(form, 2);
+  made->script.sizes = number(item(script, 0));
+  made->script.lines = each_of(item(script, 1), [](PyObject* x) {
+    auto at = [&](int place) { return static_cast<size_t>(number(item(x, place))); };
+    return Line{PyUnicode_AsUTF8(item(x, 0))[0], at(1), at(2), number(item(x, 3)) != 0};
+  });
+  made->script.constants = numbers(item(script, 2));
+  made->words = numbers(item(commands, 0));
+  made->lengths = each_of(item(commands, 2), [](PyObject* x) {
+    auto found = numbers(item(x, 0)), strides = numbers(item(x, 1));
+    found.insert(found.end(), strides.begin(), strides.end());
+    return found;
+  });
+  Pass& pass = made->form;
+  pass.kind = in<Kind>(given[0]);
+  pass.places = threes(item(commands, 1)), pass.fills = threes(item(commands, 3));
+  pass.memory = each_of(item(form, 1), [](PyObject* x) {
     return Memory{number(item(x, 0)), numbers(item(x, 1)), numbers(item(x, 2))};
   });
-  made->rooms = numbers(given[5]);
-  made->begins = each_of(given[6], numbers);
-  made->views = each_of(given[7], [](PyObject* x) {
-    if (x == Py_None) return View{-1, 0, true, {}, {}};
-    bool whole = item(x, 2) == Py_None;
-    return View{number(item(x, 0)), number(item(x, 1)), whole, whole ? Numbers() : numbers(item(x, 2)), numbers(item(x, 3))};
-  });
+  pass.rooms = numbers(item(rooms, 0)), pass.begins = threes(item(rooms, 1));
+  for (int of : {3, 4}) {
+    for (auto& each : each_of(item(form, of), view)) pass.views.push_back(each);
+  }
   return held(made);
+  END_HANDLE_TH_ERRORS
+}
+
+// found(families, inputs): the number of the first family that decides so, and its pass; None if there is none, and
+// False if Python is to say
+static PyObject* found(PyObject*, PyObject* const* given, Py_ssize_t) {
+  HANDLE_TH_ERRORS
+  auto inputs = tensors_of(given[1]);
+  Numbers symbols;
+  for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(given[0]); ++at) {
+    auto family = in<Family>(item(given[0], at));
+    if (!at) symbols = family->symbols(inputs);
+    std::shared_ptr<Pass> made;
+    auto outcome = family->of(symbols, made);
+    if (outcome == Outcome::beyond) Py_RETURN_FALSE;
+    if (outcome == Outcome::found) return Py_BuildValue("(nN)", at, held(made));
+  }
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+// told(pass): all that it has of its sizes, in the form of `Direct.of`, memory, rooms and views
+static PyObject* told(PyObject*, PyObject* const* given, Py_ssize_t) {
+  HANDLE_TH_ERRORS
+  auto pass = in<Pass>(given[0]);
+  pybind11::list memory, views;
+  for (auto& each : pass->memory) memory.append(pybind11::make_tuple(each.slot, each.sizes, each.strides));
+  for (auto& each : pass->views) {
+    if (!each.there) views.append(pybind11::none());
+    else views.append(pybind11::make_tuple(each.slot, each.offset, each.whole ? pybind11::object(pybind11::none()) : pybind11::cast(each.sizes), each.strides));
+  }
+  return pybind11::make_tuple(pybind11::bytes(pass->words), pass->places, pass->fills, memory, pass->rooms, pass->begins, views).release().ptr();
   END_HANDLE_TH_ERRORS
 }
 
@@ -374,24 +329,6 @@ static PyObject* attached(PyObject*, PyObject* const* given, Py_ssize_t) {
   END_HANDLE_TH_ERRORS
 }
 
-// symbols(inputs, axes of lengths by the number of axes): as `lengths.symbols_of`
-static PyObject* symbols(PyObject*, PyObject* const* given, Py_ssize_t) {
-  HANDLE_TH_ERRORS
-  Numbers found;
-  auto long_ones = each_of(given[1], numbers);
-  for (auto& each : tensors_of(given[0])) {
-    if (!each.defined()) continue;
-    if (each.dim() < static_cast<int64_t>(long_ones.size()))
-      for (auto at : long_ones[each.dim()]) found.push_back(each.size(at));
-    auto strides = each.strides();
-    found.insert(found.end(), strides.begin(), strides.end() - (each.dim() > 0));
-  }
-  Object made(PyList_New(found.size()));
-  for (size_t at = 0; at < found.size(); ++at) PyList_SET_ITEM(made.is, at, PyLong_FromLongLong(found[at]));
-  return Py_NewRef(made.is);
-  END_HANDLE_TH_ERRORS
-}
-
 static PyObject* turn(PyObject*, PyObject* x) {
   on = x == Py_True;
   Py_RETURN_NONE;
@@ -399,6 +336,6 @@ static PyObject* turn(PyObject*, PyObject* x) {
 
 #define METHOD(name) {#name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(name)), METH_FASTCALL, nullptr}
 static PyMethodDef methods[] = {
-    METHOD(kind), METHOD(made), METHOD(run), METHOD(prepared), METHOD(attached), METHOD(symbols), {"turn", turn, METH_O, nullptr}, {}};
+    METHOD(kind), METHOD(boxes), METHOD(family), METHOD(found), METHOD(told), METHOD(run), METHOD(prepared), METHOD(attached), {"turn", turn, METH_O, nullptr}, {}};
 static PyModuleDef module = {PyModuleDef_HEAD_INIT, "pebblesim_native", nullptr, -1, methods};
 PyMODINIT_FUNC PyInit_pebblesim_native() { return PyModule_Create(&module); }

@@ -36,6 +36,7 @@ FILLED = "PEBBLESIM_FILL"
 
 NAME = "pebblesim_native"
 SOURCE = Path(__file__).with_name("native.cpp")
+HEADER = Path(__file__).with_name("native_passes.h")
 
 FAILED = "failed.txt"
 """The file beside it with what the compiler says of an error."""
@@ -69,7 +70,7 @@ def why_not() -> str | None:
         return f"{FILLED} is set"
     if compiler() is None:
         return "there is no compiler of C++ (c++, g++ or clang++)"
-    if (missing := next((each for each in (SOURCE, *_headers()) if not each.exists()), None)) is not None:
+    if (missing := next((each for each in (SOURCE, HEADER, *_headers()) if not each.exists()), None)) is not None:
         return f"there is no {missing}"
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
@@ -117,7 +118,8 @@ def folder() -> Path:
     from triton import knobs
 
     of_python = platform.machine(), sys.version
-    facts = SOURCE.read_text(encoding="utf-8"), torch.__version__, torch.version.git_version, *of_python, *FLAGS
+    source = [each.read_text(encoding="utf-8") for each in (SOURCE, HEADER)]
+    facts = *source, torch.__version__, torch.version.git_version, *of_python, *FLAGS
     return Path(knobs.cache.dir) / f"{NAME}-{hashlib.sha256('|'.join(map(str, facts)).encode()).hexdigest()[:32]}"
 
 

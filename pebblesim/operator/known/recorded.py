@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pebblesim.operator.known import native
 from pebblesim.operator.known.direct import driver
 from pebblesim.operator.known.lengths import Found, Kind, kind_of, symbols_of
 from pebblesim.operator.known.recent import Recent
@@ -42,27 +43,40 @@ class Kinds:
         """Take what is traced: a function of tensors, and of the rest."""
         self._function, self._rest = function, rest
         self.traced, self._tries = list[Kind](), TRIES
+        self._families: tuple[Any, ...] = ()
 
     def of(self, inputs: Sequence[Tensor | None]) -> Found | None:
         """The pass for tensors of this kind; None if it is not traced."""
-        by, symbols = driver(), symbols_of(inputs)
-        if by is None:
+        if (by := driver()) is None:
             return None
+        known = self._known(inputs)
+        if known is None and self._tries and len(self.traced) < MOST_OF_KIND:
+            try:
+                self.traced.append(Kind.traced(self._function, inputs, self._rest, by))
+            except Uncompiled:  # it is when the pass was made
+                self._tries -= 1
+            except Exception:  # Untraced, or of what takes no number or shadow: the pass itself says what is wrong
+                self._tries = 0
+            else:
+                known = self._known(inputs)
+        return known
+
+    def _known(self, inputs: Sequence[Tensor | None]) -> Found | None:
+        """The pass, if another one was traced that decides as it does."""
+        if native.library is not None and self.traced:
+            if len(self._families) < len(self.traced):
+                self._families = tuple([each.family() for each in self.traced])
+            if all(self._families):
+                found = native.library.found(self._families, inputs)
+                if found is None:
+                    return None
+                if found is not False:
+                    return Found(self.traced[found[0]], made=found[1])
+        symbols = symbols_of(inputs)
         for each in self.traced:
-            if (found := each.of(symbols)) is not None:
-                return found
-        if not self._tries or len(self.traced) >= MOST_OF_KIND:
-            return None
-        try:
-            one = Kind.traced(self._function, inputs, self._rest, by)
-        except Uncompiled:  # it is when the pass was made
-            self._tries -= 1
-            return None
-        except Exception:  # Untraced, or of what takes no number or shadow: the pass itself says what is wrong with it
-            self._tries = 0
-            return None
-        self.traced.append(one)
-        return one.of(symbols)
+            if (form := each.of(symbols)) is not None:
+                return Found(each, form)
+        return None
 
 
 class Again:
@@ -198,9 +212,8 @@ def again(written: Notes, results: Sequence[View | None], inputs: Sequence[Tenso
     """A pass of which these notes were taken, and which gave these results: by the driver alone, if it can be."""
     if (by := driver()) is not None:
         with suppress(Untraced):
-            found = Kind(written, results, inputs, Script(), by).of(())
-            assert found is not None
-            return found
+            kind = Kind(written, results, inputs, Script(), by)
+            return Found(kind, kind.of(()))
     return Again(written, results, next(each for each in inputs if each is not None).get_device())
 
 
