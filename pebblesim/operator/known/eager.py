@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 
 from pebblesim.operator import masks, operators
 from pebblesim.operator.known import native, recorded
-from pebblesim.operator.known.known import FORWARD, Family, Forward, Known, Step, Way, made, with_gradients
+from pebblesim.operator.known.known import FORWARD, Family, Forward, Known, Places, Step, Way, made, with_gradients
 from pebblesim.operator.known.lengths import length_class
 from pebblesim.operator.known.recent import Recent
 from pebblesim.operator.launching import compiling, layout
@@ -256,35 +256,42 @@ def attention(
         alone = _alone(Q, K, masks_of) if sinks is None or BEGIN_WITH_SINKS else None
         asked = ranged(query, key, asked, masks_of) if alone is None else asked
 
-    def forward() -> Forward:
-        out, L, made_as = _forward(Q, K, V, sinks, asked, known, alone)
-        lse = numbers_from(L, Q, K.shape[1]) if return_lse else None
-        return Forward((out, lse), (Q, K, V, out, L, sinks, made_as.first, made_as.end), made_as[2:])
-
+    given = (Q, K, V, sinks, asked.first, asked.end) if alone is None else (Q, K, V, sinks, *alone)
     learning = Q.requires_grad or K.requires_grad or V.requires_grad or (sinks is not None and sinks.requires_grad)
-    if learning and torch.is_grad_enabled():
-        out, lse = with_gradients((Q, K, V, sinks), forward, _backward, _gradients, known)
-    else:
-        out, lse = forward().results
+    learning = learning and torch.is_grad_enabled()
+    taught = (sinks is not None and sinks.requires_grad) if learning else None
+    out = None if known is None or return_lse else known.at_once(given, taught)
+    lse: Tensor | None = None
+    if out is None:
+        places = None if return_lse else _places(alone is not None, taught)
+
+        def forward() -> Forward:
+            out, L, made_as = _forward(given, asked, known, alone is not None)
+            lse = numbers_from(L, Q, K.shape[1]) if return_lse else None
+            return Forward((out, lse), (Q, K, V, out, L, sinks, made_as.first, made_as.end), made_as[2:], places)
+
+        if learning:
+            out, lse = with_gradients(given[:4], forward, _backward, _gradients, known)
+        else:
+            out, lse = forward().results
+            if known is not None and places is not None:
+                known.keep(None, places, None, None)
     return out if Q is query else out.reshape(*query.shape[:-1], value.shape[-1]), lse
 
 
-def _forward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    sinks: Tensor | None,
-    asked: Asked,
-    known: Known | None,
-    alone: Alone | None,
-) -> tuple[Tensor, Tensor, Asked]:
+def _places(alone: bool, taught: bool | None) -> Places:
+    """Where what is saved comes from: Q, K, V, O, L, sinks and ranges; `alone`: a kernel finds ranges."""
+    saved = (0, 1, 2, 7, 8, 3, 9, 10) if alone else (0, 1, 2, 6, 7, 3, 4, 5)
+    return saved, tuple([-1 if at == 3 and not (taught and BEGIN_WITH_SINKS) else at for at in saved])
+
+
+def _forward(given: tuple[Any, ...], asked: Asked, known: Known | None, alone: bool) -> tuple[Tensor, Tensor, Asked]:
     """O and L by kernels, those that are known if some are, and the arguments with ranges."""
-    if alone is None:
-        function = operators.without_notes if sinks is None or BEGIN_WITH_SINKS else afterwards
-        inputs = query, key, value, sinks, asked.first, asked.end
-        out, L = made(known, FORWARD, function, inputs, asked[2:])
+    if not alone:
+        function = operators.without_notes if given[3] is None or BEGIN_WITH_SINKS else afterwards
+        out, L = made(known, FORWARD, function, given, asked[2:])
         return out, L, asked
-    out, L, first, end = made(known, FORWARD, _with_ranges, (query, key, value, sinks, *alone), asked[2:])
+    out, L, first, end = made(known, FORWARD, _with_ranges, given, asked[2:])
     return out, L, asked._replace(first=first, end=end, left=None, right=None, at_end=False)
 
 

@@ -190,8 +190,9 @@ class Kind:
             alike = tuple([(one, other, int(same)) for (one, other), same in self._alike])
             like, slots = torch.zeros(0, device=self._device), self._number + len(self._slots[0])
             at = self._several.told, self._several.streams, tuple(self._inputs), types, alike, slots, like
+            kept = self._several, tuple(self._sentences), _assert
             if there := self._by.addresses:
-                kind, boxes = by.kind(there, *at, self._several), self._several.boxes_in(by)
+                kind, boxes = by.kind(there, *at, kept), self._several.boxes_in(by)
                 self._family = by.family(kind, AXES, boxes, *self._script.registers(self._form))
             else:
                 self._family = False
@@ -207,6 +208,11 @@ class Found:
         """`form`: as `Kind.of` has it; `made`: as the library in C++ has it. Either may be found later."""
         self._kind, self._form, self._native = kind, form, made
 
+    @property
+    def made(self) -> Any:
+        """The pass as the library in C++ has it, if it was found; None or False else."""
+        return self._native
+
     def native(self, inputs: Sequence[Tensor | None]) -> Any:
         """The pass as the library in C++ has it, if it is used; None if it cannot make it alone."""
         if self._native is None:
@@ -218,7 +224,8 @@ class Found:
         """Results of tensors of these sizes; None if they are at other multiples of bytes, or memory is short."""
         try:
             if native.library is not None and (one := self.native(inputs)) is not None:
-                return self._kind.checked(native.library.run(one, inputs, self._kind.stream()))
+                found: Results | None = native.library.run(one, inputs, self._kind.stream())
+                return found
             if self._form is None:
                 self._form = self._kind.of(symbols_of(inputs))
             return self._kind.make(inputs, self._form)

@@ -17,53 +17,84 @@ using torch::autograd::AutogradContext;
 
 static std::atomic<bool> on{true};
 
-struct Lying {  // how a tensor lies in memory
-  Numbers strides;
-  at::ScalarType type;
-
-  static Lying of(const Tensor& x) { return x.defined() ? Lying{x.strides().vec(), x.scalar_type()} : Lying{}; }
-  bool still(const Tensor& x, const at::Device& device) const {
-    return !x.defined() || (x.scalar_type() == type && x.device() == device && x.strides() == at::IntArrayRef(strides));
-  }
-};
+static void let_go(PyObject* x) {
+  if (!Py_IsInitialized()) return;
+  pybind11::gil_scoped_acquire acquired;
+  Py_DECREF(x);
+}
 
 struct Prepared {  // a backward pass that follows a forward pass
-  int64_t self;
   std::shared_ptr<Pass> pass;
   Numbers strides;  // of the gradient of O
-  std::vector<Lying> saved;  // hooks may bring it back in another way
+  Numbers lying;  // how what is saved lies in memory, since hooks may bring it back in another way
   bool fourth, taught;  // whether there is a fourth input, and whether the pass gives its gradient
-  PyObject* otherwise;
+  PyObject *later, *known;  // gradients by Python, and a weak reference to what is known of the call
+
+  Prepared(std::shared_ptr<Pass> pass, at::IntArrayRef strides, const variable_list& saved, bool fourth, bool taught, PyObject* later, PyObject* known)
+      : pass(std::move(pass)), strides(strides.vec()), fourth(fourth), taught(taught), later(later), known(PyWeakref_NewRef(known, nullptr)) {
+    if (!this->known) throw python_error();
+    Py_INCREF(later);
+    lie(saved, [&](Number each) { lying.push_back(each); });
+  }
+  Prepared(const Prepared&) = delete;
+  ~Prepared() { let_go(later), let_go(known); }
+
+  bool as_it_was(const variable_list& saved) const {
+    size_t at = 0;
+    bool same = true;
+    lie(saved, [&](Number each) { same = same && at < lying.size() && lying[at++] == each; });
+    return same && at == lying.size();
+  }
+
+ private:
+  template <class F>
+  static void lie(const variable_list& saved, F f) {
+    for (auto& x : saved) {
+      f(x.defined() ? x.dim() : -1);
+      if (!x.defined()) continue;
+      f(static_cast<Number>(x.scalar_type())), f(x.device().is_cpu() ? -1 : x.device().index());
+      for (auto each : x.sizes()) f(each);
+      for (auto each : x.strides()) f(each);
+    }
+  }
 };
 
 // ---- the function of autograd
 
 static at::Stream stream_of(const Tensor& x) { return c10::impl::VirtualGuardImpl(x.device().type()).getStream(x.device()); }
 
+struct State : torch::CustomClassHolder {  // what the backward pass of one call needs
+  std::shared_ptr<Prepared> prepared;
+  Number stream, its_number;
+};
+
 struct Attention : torch::autograd::Function<Attention> {
   struct Given {
-    Tensor prepared;
+    std::shared_ptr<Prepared> prepared;
     variable_list outputs, saved;
-    int64_t stream;
+    Number stream;
   };
 
   static variable_list forward(
       AutogradContext* ctx, Tensor query, Tensor key, Tensor value, std::optional<Tensor> fourth, Given* given) {
     ctx->save_for_backward(given->saved);
-    ctx->saved_data["prepared"] = given->prepared;
-    ctx->saved_data["stream"] = given->stream;
-    ctx->saved_data["number of the stream"] = static_cast<int64_t>(stream_of(query).id());
+    auto state = c10::make_intrusive<State>();
+    state->prepared = given->prepared, state->stream = given->stream;
+    state->its_number = stream_of(query).id();
+    ctx->saved_data["state"] = c10::IValue::make_capsule(std::move(state));
     ctx->set_materialize_grads(false);
     return given->outputs;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    auto& prepared = **reinterpret_cast<Prepared**>(ctx->saved_data["prepared"].toTensor().data_ptr());
+    auto held = ctx->saved_data["state"].toCapsule();
+    auto& state = static_cast<State&>(*held);
+    auto& prepared = *state.prepared;
     std::vector<bool> needed;
     for (int at = 0; at < 4; ++at) needed.push_back((at < 3 || prepared.fourth) && ctx->needs_input_grad(at));
     variable_list made, saved = ctx->get_saved_variables();
     bool any = grads[0].defined() || (grads.size() > 1 && grads[1].defined());
-    if (any && !(ready(ctx, prepared, grads, saved, needed) && alone(ctx, prepared, grads[0], saved, made)))
+    if (any && !(ready(state, grads, saved, needed) && alone(state, grads[0], saved, made)))
       made = by_python(prepared, grads, saved, needed);
     made.resize(5);
     for (int at = 0; at < 4; ++at)
@@ -72,26 +103,26 @@ struct Attention : torch::autograd::Function<Attention> {
   }
 
   // Whether these are the tensors that a pass was prepared for, and nothing traces or transforms what is done with them.
-  static bool ready(AutogradContext* ctx, const Prepared& prepared, const variable_list& grads, const variable_list& saved, const std::vector<bool>& needed) {
+  static bool ready(const State& state, const variable_list& grads, const variable_list& saved, const std::vector<bool>& needed) {
     auto usual = c10::default_included_set | c10::autocast_dispatch_keyset;
     if (!on || at::GradMode::is_enabled() || !(c10::impl::tls_local_dispatch_key_set().included_ - usual).empty()) return false;
+    auto& prepared = *state.prepared;
     auto& grad = grads[0];
     if (!grad.defined() || (grads.size() > 1 && grads[1].defined()) || (needed[3] && !prepared.taught)) return false;
     if (!(needed[0] || needed[1] || needed[2])) return false;
     auto& like = saved[0];
     if (grad.key_set() != like.key_set() || grad.dtype() != like.dtype() || grad.device() != like.device()) return false;
-    for (size_t at = 0; at < saved.size(); ++at)
-      if (!prepared.saved[at].still(saved[at], grad.device())) return false;
+    if (!prepared.as_it_was(saved)) return false;
     if (grad.strides() != at::IntArrayRef(prepared.strides) || grad._fw_grad(0).defined()) return false;
     c10::impl::VirtualGuardImpl guard(grad.device().type());
-    return guard.getDevice() == grad.device() && stream_of(grad).id() == ctx->saved_data["number of the stream"].toInt();
+    return guard.getDevice() == grad.device() && stream_of(grad).id() == state.its_number;
   }
 
-  static bool alone(AutogradContext* ctx, const Prepared& prepared, const Tensor& grad, const variable_list& saved, variable_list& made) {
+  static bool alone(const State& state, const Tensor& grad, const variable_list& saved, variable_list& made) {
     variable_list inputs{grad, Tensor()};
     inputs.insert(inputs.end(), saved.begin(), saved.end());
     try {
-      return make(*prepared.pass, std::move(inputs), ctx->saved_data["stream"].toInt(), made);
+      return make(*state.prepared->pass, std::move(inputs), state.stream, made);
     } catch (const c10::OutOfMemoryError&) {  // other kernels may need less
       return false;
     }
@@ -129,7 +160,7 @@ variable_list Attention::by_python(const Prepared& prepared, const variable_list
   try {
     Object one(tuple_of(grads)), two(tuple_of(saved)), three(PyTuple_New(4));
     for (int at = 0; at < 4; ++at) PyTuple_SET_ITEM(three.is, at, PyBool_FromLong(needed[at]));
-    Object made(PyObject_CallFunctionObjArgs(prepared.otherwise, one.is, two.is, three.is, nullptr));
+    Object made(PyObject_CallFunctionObjArgs(prepared.later, prepared.known, prepared.as_it_was(saved) ? Py_True : Py_False, one.is, two.is, three.is, nullptr));
     return tensors_of(made.is);
   } catch (python_error& error) {
     error.persist();
@@ -168,6 +199,12 @@ static View view(PyObject* x) {
   return View{number(item(x, 0)), number(item(x, 1)), true, whole, whole ? Numbers() : numbers(item(x, 2)), numbers(item(x, 3))};
 }
 
+static std::vector<Laid> each_laid(const variable_list& tensors) {
+  std::vector<Laid> found;
+  for (auto& each : tensors) found.push_back(Laid::of(each));
+  return found;
+}
+
 template <class T>
 static PyObject* held(std::shared_ptr<T> x) {
   return PyCapsule_New(new std::shared_ptr<T>(std::move(x)), nullptr, [](PyObject* capsule) {
@@ -180,12 +217,6 @@ static std::shared_ptr<T> in(PyObject* capsule) {
   return *static_cast<std::shared_ptr<T>*>(PyCapsule_GetPointer(capsule, nullptr));
 }
 
-static void let_go(PyObject* x) {
-  if (!Py_IsInitialized()) return;
-  pybind11::gil_scoped_acquire acquired;
-  Py_DECREF(x);
-}
-
 // kind(driver, commands, streams, inputs, types, alike, slots, like, kept)
 static PyObject* kind(PyObject*, PyObject* const* given, Py_ssize_t) {
   HANDLE_TH_ERRORS
@@ -194,7 +225,7 @@ static PyObject* kind(PyObject*, PyObject* const* given, Py_ssize_t) {
   auto by = numbers(given[0]);
   std::memcpy(&made->by, by.data(), sizeof(Driver));
   made->commands = each_of(given[1], [](PyObject* x) {
-    return Command{PyUnicode_AsUTF8(item(x, 0)), number(item(x, 1)), number(item(x, 2)), numbers(item(x, 3))};
+    return Command{PyUnicode_AsUTF8(item(x, 0))[0], number(item(x, 1)), number(item(x, 2)), numbers(item(x, 3))};
   });
   made->streams = numbers(given[2]);
   made->inputs = numbers(given[3]);
@@ -218,35 +249,33 @@ static PyObject* boxes(PyObject*, PyObject* const* given, Py_ssize_t) {
   END_HANDLE_TH_ERRORS
 }
 
-// family(kind, axes, boxes, script, form): what `Script.registers` gives, of the form of a pass
+// family(kind, axes, boxes, script, form): of what `Script.registers` gives
 static PyObject* family(PyObject*, PyObject* const* given, Py_ssize_t) {
   HANDLE_TH_ERRORS
   auto made = std::make_shared<Family>();
+  made->kind = in<Kind>(given[0]);
   made->axes = each_of(given[1], numbers);
   made->boxes = each_of(given[2], in<Boxes>);
-  PyObject *script = given[3], *form = given[4], *commands = item(form, 0), *rooms = item(form, 2);
+  PyObject *script = given[3], *all = given[4], *commands = item(all, 0), *rooms = item(all, 2);
   made->script.sizes = number(item(script, 0));
   made->script.lines = each_of(item(script, 1), [](PyObject* x) {
-    auto at = [&](int place) { return static_cast<size_t>(number(item(x, place))); };
-    return Line{PyUnicode_AsUTF8(item(x, 0))[0], at(1), at(2), number(item(x, 3)) != 0};
+    return Line{PyUnicode_AsUTF8(item(x, 0))[0], size_t(number(item(x, 1))), size_t(number(item(x, 2))), number(item(x, 3)) != 0};
   });
   made->script.constants = numbers(item(script, 2));
-  made->words = numbers(item(commands, 0));
-  made->lengths = each_of(item(commands, 2), [](PyObject* x) {
+  Form& form = made->form;
+  form.words = numbers(item(commands, 0)), form.places = threes(item(commands, 1)), form.fills = threes(item(commands, 3));
+  form.boxes = each_of(item(commands, 2), [](PyObject* x) {
     auto found = numbers(item(x, 0)), strides = numbers(item(x, 1));
     found.insert(found.end(), strides.begin(), strides.end());
     return found;
   });
-  Pass& pass = made->form;
-  pass.kind = in<Kind>(given[0]);
-  pass.places = threes(item(commands, 1)), pass.fills = threes(item(commands, 3));
-  pass.memory = each_of(item(form, 1), [](PyObject* x) {
+  form.memory = each_of(item(all, 1), [](PyObject* x) {
     return Memory{number(item(x, 0)), numbers(item(x, 1)), numbers(item(x, 2))};
   });
-  pass.rooms = numbers(item(rooms, 0)), pass.begins = threes(item(rooms, 1));
-  for (int of : {3, 4}) {
-    for (auto& each : each_of(item(form, of), view)) pass.views.push_back(each);
-  }
+  form.rooms = numbers(item(rooms, 0)), form.begins = threes(item(rooms, 1));
+  for (int of : {3, 4})  // results, and whether promises hold
+    for (auto& each : each_of(item(all, of), view)) form.views.push_back(each);
+  made->close();
   return held(made);
   END_HANDLE_TH_ERRORS
 }
@@ -255,77 +284,189 @@ static PyObject* family(PyObject*, PyObject* const* given, Py_ssize_t) {
 // False if Python is to say
 static PyObject* found(PyObject*, PyObject* const* given, Py_ssize_t) {
   HANDLE_TH_ERRORS
-  auto inputs = tensors_of(given[1]);
-  Numbers symbols;
-  for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(given[0]); ++at) {
-    auto family = in<Family>(item(given[0], at));
-    if (!at) symbols = family->symbols(inputs);
-    std::shared_ptr<Pass> made;
-    auto outcome = family->of(symbols, made);
-    if (outcome == Outcome::beyond) Py_RETURN_FALSE;
-    if (outcome == Outcome::found) return Py_BuildValue("(nN)", at, held(made));
-  }
-  Py_RETURN_NONE;
+  std::shared_ptr<Pass> pass;
+  size_t which;
+  auto outcome = find(each_of(given[0], in<Family>), each_laid(tensors_of(given[1])), pass, which);
+  if (outcome == Outcome::beyond) Py_RETURN_FALSE;
+  if (outcome == Outcome::other) Py_RETURN_NONE;
+  return Py_BuildValue("(nN)", static_cast<Py_ssize_t>(which), held(pass));
   END_HANDLE_TH_ERRORS
 }
 
-// told(pass): all that it has of its sizes, in the form of `Direct.of`, memory, rooms and views
+// told(pass): its values in the places of the form that `family` was given, with the words as bytes
 static PyObject* told(PyObject*, PyObject* const* given, Py_ssize_t) {
   HANDLE_TH_ERRORS
   auto pass = in<Pass>(given[0]);
+  Form form = pass->family->form;
+  form.each([&](Number& each) { each = pass->values[each]; });
+  std::string words = pass->maps;
+  words.append(reinterpret_cast<const char*>(form.words.data()), form.words.size() * word_bytes);
   pybind11::list memory, views;
-  for (auto& each : pass->memory) memory.append(pybind11::make_tuple(each.slot, each.sizes, each.strides));
-  for (auto& each : pass->views) {
-    if (!each.there) views.append(pybind11::none());
-    else views.append(pybind11::make_tuple(each.slot, each.offset, each.whole ? pybind11::object(pybind11::none()) : pybind11::cast(each.sizes), each.strides));
+  for (auto& each : form.memory) memory.append(pybind11::make_tuple(each.slot, each.sizes, each.strides));
+  for (auto& each : form.views) {
+    pybind11::object sizes = each.whole ? pybind11::object(pybind11::none()) : pybind11::cast(each.sizes);
+    views.append(each.there ? pybind11::object(pybind11::make_tuple(each.slot, each.offset, sizes, each.strides)) : pybind11::none());
   }
-  return pybind11::make_tuple(pybind11::bytes(pass->words), pass->places, pass->fills, memory, pass->rooms, pass->begins, views).release().ptr();
+  return pybind11::make_tuple(pybind11::bytes(words), form.places, form.fills, memory, form.rooms, form.begins, views).release().ptr();
   END_HANDLE_TH_ERRORS
+}
+
+// Make a pass; false where another way is to be taken. Whether promises hold is what is returned behind the results.
+static bool made(const Pass& pass, const variable_list& inputs, Number stream, variable_list& results) {
+  {
+    pybind11::gil_scoped_release released;
+    try {
+      if (!make(pass, inputs, stream, results)) return false;
+    } catch (const c10::OutOfMemoryError&) {  // other kernels may need less
+      return false;
+    }
+  }
+  PyObject *sentences = item(pass.family->kind->kept, 1), *promise = item(pass.family->kind->kept, 2);
+  size_t first = results.size() - PyTuple_GET_SIZE(sentences);
+  for (size_t at = first; at < results.size(); ++at) {
+    Object holds(THPVariable_Wrap(results[at]));
+    Object none(PyObject_CallFunctionObjArgs(promise, holds.is, item(sentences, at - first), nullptr));
+  }
+  results.resize(first);
+  return true;
 }
 
 // run(pass, inputs, stream): results, or None where another way is to be taken
 static PyObject* run(PyObject*, PyObject* const* given, Py_ssize_t) {
   HANDLE_TH_ERRORS
-  auto pass = in<Pass>(given[0]);
-  auto inputs = tensors_of(given[1]);
-  auto stream = number(given[2]);
   variable_list results;
-  bool right = false;
-  {
-    pybind11::gil_scoped_release released;
-    try {
-      right = make(*pass, std::move(inputs), stream, results);
-    } catch (const c10::OutOfMemoryError&) {
-    }
-  }
-  if (right) return tuple_of(results);
+  if (made(*in<Pass>(given[0]), tensors_of(given[1]), number(given[2]), results)) return tuple_of(results);
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
 
-// prepared(pass, strides, saved, fourth, taught, otherwise): a tensor that holds this
+// prepared(pass, like, saved, fourth, taught, later, known); like: a tensor that lies as the gradient of O
 static PyObject* prepared(PyObject*, PyObject* const* given, Py_ssize_t) {
   HANDLE_TH_ERRORS
-  auto* made = new Prepared{0, in<Pass>(given[0]), numbers(given[1]), {}, given[3] == Py_True, given[4] == Py_True, given[5]};
-  for (auto& each : tensors_of(given[2])) made->saved.push_back(Lying::of(each));
-  Py_INCREF(made->otherwise);
-  made->self = reinterpret_cast<int64_t>(made);
-  auto gone = [](void* x) {
-    auto* made = reinterpret_cast<Prepared*>(*static_cast<int64_t*>(x));
-    let_go(made->otherwise);
-    delete made;
-  };
-  return THPVariable_Wrap(at::from_blob(&made->self, {1}, gone, at::TensorOptions().dtype(at::kLong)));
+  return held(std::make_shared<Prepared>(
+      in<Pass>(given[0]), THPVariable_Unpack(given[1]).strides(), tensors_of(given[2]), given[3] == Py_True, given[4] == Py_True, given[5], given[6]));
   END_HANDLE_TH_ERRORS
+}
+
+static variable_list attach(std::shared_ptr<Prepared> prepared, const variable_list& x, variable_list outputs, variable_list saved, Number stream) {
+  Attention::Given rest{std::move(prepared), std::move(outputs), std::move(saved), stream};
+  return Attention::apply(x[0], x[1], x[2], x[3].defined() ? std::optional<Tensor>(x[3]) : std::nullopt, &rest);
 }
 
 // attached(prepared, inputs, outputs, saved, stream): the outputs, with gradients
 static PyObject* attached(PyObject*, PyObject* const* given, Py_ssize_t) {
   HANDLE_TH_ERRORS
+  return tuple_of(attach(in<Prepared>(given[0]), tensors_of(given[1]), tensors_of(given[2]), tensors_of(given[3]), number(given[4])));
+  END_HANDLE_TH_ERRORS
+}
+
+// ---- whole calls, of which the first result of the forward pass alone is wanted
+
+struct Calls {  // that are alike but for lengths and strides
+  std::vector<std::shared_ptr<Family>> forward, backward;
+  Numbers saved, taken;  // what is saved, and what the backward pass takes of it: inputs, results behind them, or -1
+  Numbers order;  // axes of the gradient of O in memory; none if it lies as O does
+  bool taught;
+  PyObject* later;
+
+  Calls() : later(nullptr) {}
+  Calls(const Calls&) = delete;
+  ~Calls() { if (later) let_go(later); }
+};
+
+struct Call {  // of known sizes; without a backward pass if no gradient is wanted
+  std::shared_ptr<Calls> of;
+  std::shared_ptr<Pass> forward;
+  std::shared_ptr<Prepared> prepared;
+};
+
+// Inputs and results at some places.
+template <class T>
+static std::vector<T> at_places(const Numbers& places, const std::vector<T>& inputs, const std::vector<T>& results, const T& nothing) {
+  std::vector<T> found;
+  for (auto at : places)
+    found.push_back(at < 0 ? nothing : at < Number(inputs.size()) ? inputs[at] : results[at - inputs.size()]);
+  return found;
+}
+
+static bool learning(const variable_list& inputs) {
+  bool wanted = false;
+  for (int at = 0; at < 4; ++at) wanted |= inputs[at].defined() && inputs[at].requires_grad();
+  return wanted && at::GradMode::is_enabled();
+}
+
+// O of a call, with gradients if it has a backward pass.
+static PyObject* out_of(const Call& call, const variable_list& inputs, variable_list& results, Number stream) {
+  if (!call.prepared) return THPVariable_Wrap(results[0]);
+  auto saved = at_places(call.of->saved, inputs, results, Tensor());
+  return THPVariable_Wrap(attach(call.prepared, inputs, {results[0]}, std::move(saved), stream)[0]);
+}
+
+// The backward pass that follows a forward pass; nothing if there is none.
+static std::shared_ptr<Pass> following(const Calls& of, const Pass& forward, const variable_list& inputs, Few& strides) {
+  std::vector<Laid> results, taken{forward.result(0), Laid{{}, {}, false}};
+  for (size_t at = 0; at < forward.family->form.views.size(); ++at) results.push_back(forward.result(at));
+  Number words = 1;
+  for (size_t at = of.order.size(); at-- > 0; words *= taken[0].sizes[of.order[at]]) taken[0].strides[of.order[at]] = words;
+  strides = taken[0].strides;
+  for (auto& each : at_places(of.taken, each_laid(inputs), results, Laid{{}, {}, false})) taken.push_back(each);
+  std::shared_ptr<Pass> pass;
+  size_t which;
+  return find(of.backward, taken, pass, which) == Outcome::found ? pass : nullptr;
+}
+
+// calls(forward families, backward families, saved, taken, order, taught, later)
+static PyObject* calls(PyObject*, PyObject* const* given, Py_ssize_t) {
+  HANDLE_TH_ERRORS
+  auto made = std::make_shared<Calls>();
+  made->forward = each_of(given[0], in<Family>), made->backward = each_of(given[1], in<Family>);
+  made->saved = numbers(given[2]), made->taken = numbers(given[3]), made->order = numbers(given[4]);
+  made->taught = given[5] == Py_True;
+  Py_INCREF(made->later = given[6]);
+  return held(made);
+  END_HANDLE_TH_ERRORS
+}
+
+// call(calls, forward pass, prepared or None): a call of known sizes
+static PyObject* call(PyObject*, PyObject* const* given, Py_ssize_t) {
+  HANDLE_TH_ERRORS
+  return held(std::make_shared<Call>(Call{
+      in<Calls>(given[0]), in<Pass>(given[1]), given[2] == Py_None ? nullptr : in<Prepared>(given[2])}));
+  END_HANDLE_TH_ERRORS
+}
+
+// first(calls, inputs, stream, known): O of new sizes, and the call for others of these; or None
+static PyObject* first(PyObject*, PyObject* const* given, Py_ssize_t) {
+  HANDLE_TH_ERRORS
+  auto call = std::make_shared<Call>(Call{in<Calls>(given[0])});
   auto inputs = tensors_of(given[1]);
-  Attention::Given rest{THPVariable_Unpack(given[0]), tensors_of(given[2]), tensors_of(given[3]), number(given[4])};
-  auto fourth = inputs[3].defined() ? std::optional<Tensor>(inputs[3]) : std::nullopt;
-  return tuple_of(Attention::apply(inputs[0], inputs[1], inputs[2], fourth, &rest));
+  auto stream = number(given[2]);
+  variable_list results;
+  size_t which;
+  if (find(call->of->forward, each_laid(inputs), call->forward, which) != Outcome::found) Py_RETURN_NONE;
+  Few strides;
+  bool wanted = learning(inputs);
+  auto pass = wanted ? following(*call->of, *call->forward, inputs, strides) : nullptr;
+  if ((wanted && !pass) || !made(*call->forward, inputs, stream, results)) Py_RETURN_NONE;
+  if (wanted) {
+    auto saved = at_places(call->of->saved, inputs, results, Tensor());
+    call->prepared = std::make_shared<Prepared>(
+        pass, strides, saved, inputs[3].defined(), call->of->taught, call->of->later, given[3]);
+  }
+  Object out(out_of(*call, inputs, results, stream));
+  return Py_BuildValue("(ON)", out.is, held(call));
+  END_HANDLE_TH_ERRORS
+}
+
+// again(call, inputs, stream): O of sizes that are known; or None
+static PyObject* again(PyObject*, PyObject* const* given, Py_ssize_t) {
+  HANDLE_TH_ERRORS
+  auto call = in<Call>(given[0]);
+  auto inputs = tensors_of(given[1]);
+  auto stream = number(given[2]);
+  variable_list results;
+  if (learning(inputs) != bool(call->prepared) || !made(*call->forward, inputs, stream, results)) Py_RETURN_NONE;
+  return out_of(*call, inputs, results, stream);
   END_HANDLE_TH_ERRORS
 }
 
@@ -336,6 +477,7 @@ static PyObject* turn(PyObject*, PyObject* x) {
 
 #define METHOD(name) {#name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(name)), METH_FASTCALL, nullptr}
 static PyMethodDef methods[] = {
-    METHOD(kind), METHOD(boxes), METHOD(family), METHOD(found), METHOD(told), METHOD(run), METHOD(prepared), METHOD(attached), {"turn", turn, METH_O, nullptr}, {}};
+    METHOD(kind), METHOD(boxes), METHOD(family), METHOD(found), METHOD(told), METHOD(run), METHOD(prepared), METHOD(attached),
+    METHOD(calls), METHOD(call), METHOD(first), METHOD(again), {"turn", turn, METH_O, nullptr}, {}};
 static PyModuleDef module = {PyModuleDef_HEAD_INIT, "pebblesim_native", nullptr, -1, methods};
 PyMODINIT_FUNC PyInit_pebblesim_native() { return PyModule_Create(&module); }

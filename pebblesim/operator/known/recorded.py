@@ -45,6 +45,13 @@ class Kinds:
         self.traced, self._tries = list[Kind](), TRIES
         self._families: tuple[Any, ...] = ()
 
+    @property
+    def families(self) -> tuple[Any, ...]:
+        """The traced passes as the library in C++ has them, which is used; none if it cannot make them."""
+        if len(self._families) < len(self.traced):
+            self._families = tuple([each.family() for each in self.traced])
+        return self._families if all(self._families) else ()
+
     def of(self, inputs: Sequence[Tensor | None]) -> Found | None:
         """The pass for tensors of this kind; None if it is not traced."""
         if (by := driver()) is None:
@@ -63,15 +70,11 @@ class Kinds:
 
     def _known(self, inputs: Sequence[Tensor | None]) -> Found | None:
         """The pass, if another one was traced that decides as it does."""
-        if native.library is not None and self.traced:
-            if len(self._families) < len(self.traced):
-                self._families = tuple([each.family() for each in self.traced])
-            if all(self._families):
-                found = native.library.found(self._families, inputs)
-                if found is None:
-                    return None
-                if found is not False:
-                    return Found(self.traced[found[0]], made=found[1])
+        if (by := native.library) is not None and (families := self.families):
+            if (found := by.found(families, inputs)) is None:
+                return None
+            if found is not False:
+                return Found(self.traced[found[0]], made=found[1])
         symbols = symbols_of(inputs)
         for each in self.traced:
             if (form := each.of(symbols)) is not None:
