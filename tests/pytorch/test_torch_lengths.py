@@ -171,7 +171,8 @@ class Told:
             return 0
 
         def described(at: int, kind: int, rank: int, address: int, lengths: Any, strides: Any, *rest: Any) -> int:
-            ctypes.memmove(at + 8, struct.pack("<Q", self._shape(lengths, strides)), 8)
+            shape = self._shape(lengths[:rank], strides[: rank - 1])  # which may be pointers
+            ctypes.memmove(at + 8, struct.pack("<Q", shape), 8)
             return self.card.encode(at, kind, rank, address, lengths, strides, *rest)
 
         driver.launch, driver.describe = launched, described
@@ -390,14 +391,16 @@ def causal(n: int) -> dict[str, Any]:
 def in_library(told: Told, patched: pytest.MonkeyPatch) -> None:
     """Let the driver's functions have an address, as those of a library have."""
     word, number, size, address = ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p
+    several, numbers = ctypes.POINTER(word), ctypes.POINTER(number)
     driver = told.card.driver
     for name, types in (
         ("launch", [address] * 4),
         ("fill", [word, number, size, address]),
         ("copy", [address] * 2),
+        ("describe", [address, number, number, word, several, several, numbers, numbers, *[number] * 4]),
     ):
         call = getattr(driver, name)
-        made = ctypes.CFUNCTYPE(ctypes.c_int, *types)(lambda *given, call=call: int(call(*given) is None))
+        made = ctypes.CFUNCTYPE(ctypes.c_int, *types)(lambda *given, call=call: int(bool(call(*given))))
         patched.setattr(driver, name, made)
 
 

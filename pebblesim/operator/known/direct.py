@@ -239,7 +239,7 @@ class Direct:
 
     def close(self) -> None:
         """Make the commands, when all steps are there."""
-        self._encode = [_encoder(self._by, *_kind_of(made_as, boxes)) for boxes, made_as, _ in self._maps]
+        self._encode = [_encoder_of(self._by, *_kind_of(made_as, boxes)) for boxes, made_as, _ in self._maps]
         size = len(self._maps) * MAP + len(self._words) * WORD
         self._memory = ctypes.create_string_buffer(size + MAP)
         begin = -(-ctypes.addressof(self._memory) // MAP) * MAP
@@ -272,7 +272,8 @@ class Direct:
 
     def boxes_in(self, library: Any) -> tuple[Any, ...]:
         """What encodes the descriptors in the library in C++."""
-        return tuple(_boxes_in(library, self._by, *_kind_of(made_as, boxes)) for boxes, made_as, _ in self._maps)
+        functions = self._by.addresses
+        return tuple(_boxes_in(library, functions, *_kind_of(made_as, boxes)) for boxes, made_as, _ in self._maps)
 
     def plain(self) -> Form:
         """The form of the steps, if no size is a symbol, or for their values now."""
@@ -326,13 +327,13 @@ def _kind_of(made_as: Any, boxes: Any) -> KindOfBoxes:
 
 
 @cache
-def _boxes_in(library: Any, by: Driver, *kind: Any) -> Any:
-    """What encodes descriptors of a kind in the library in C++, where an encoder tried them first."""
-    return library.boxes(by.addresses, *kind)
+def _boxes_in(library: Any, functions: tuple[int, ...], *kind: Any) -> Any:
+    """What encodes descriptors of a kind in the library in C++; an encoder has tried this kind before."""
+    return library.boxes(functions, *kind)
 
 
 @cache
-def _encoder(by: Driver, kind: int, swizzle: int, nan: int, sides: tuple[int, ...]) -> Encode:
+def _encoder_of(by: Driver, kind: int, swizzle: int, nan: int, sides: tuple[int, ...]) -> Encode:
     """The function for boxes of a kind.
 
     The driver takes longer to encode boxes than to launch a kernel, and tensors of one shape differ in their addresses

@@ -118,8 +118,8 @@ class Known:
         if (call := self.calls.get(taught)) is not None:
             again: Tensor | None = by.again(call, inputs, recorded.stream())
             return again
-        if (calls := self.family.calls.get(taught)) is None or self.strides is not None:
-            return None
+        if (calls := self.family.calls.get(taught)) is None or (taught is not None and self.strides is not None):
+            return None  # strides are those of gradients that came
         if (found := by.first(calls, inputs, recorded.stream(), self)) is None:
             return None
         out: Tensor = found[0]
@@ -139,7 +139,7 @@ class Known:
         """
         by, forward = native.library, self.passes.get(FORWARD)
         prepared = None if taught is None else self.prepared.get(taught)
-        if by is None or not isinstance(forward, Found) or not (made := forward.made) or (prepared or back) is None:
+        if by is None or not isinstance(forward, Found) or not (made := forward.made):
             return
         each = (self.family.kinds.get(kind) for kind in (None, back))
         families = [() if kinds is None else kinds.families for kinds in each]

@@ -113,7 +113,7 @@ struct Boxes {  // descriptors of a kind, which differ in lengths and strides
     auto& one = recent[next];
     next = (next + 1) % recent.size();
     one.lengths.clear();
-    alignas(map_bytes) char made[map_bytes];
+    alignas(map_bytes) char made[map_bytes] = {};
     unsigned rank = sides.size(), ones[] = {1, 1, 1, 1, 1};
     auto* sizes = reinterpret_cast<const uint64_t*>(lengths.data());
     if (by.describe(made, type, rank, anywhere, sizes, sizes + rank, sides.data(), ones, 0, swizzle, l2_128b, nan))
