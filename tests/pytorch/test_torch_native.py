@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from stand_in_card import Card, kernel  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.operator.known import known, lengths, native, recorded  # noqa: E402
+from pebblesim.operator.known import known, native, recorded  # noqa: E402
 from pebblesim.operator.known.direct import FUNCTION  # noqa: E402
 from pebblesim.operator.known.known import FORWARD, Family, Forward, Known, Step, Way, with_gradients  # noqa: E402
 from pebblesim.operator.known.recorded import Kinds  # noqa: E402
@@ -467,14 +468,23 @@ def tools(folder: Path, script: str) -> str:
     return str(folder)
 
 
-def test_what_cannot_be_compiled_is_tried_once(tmp_path: Path) -> None:
-    """The compiler says no: its words are kept, and no other process asks it again."""
+def test_what_cannot_be_compiled_is_tried_once_a_day(tmp_path: Path) -> None:
+    """The compiler says no: its words are kept, and no other process asks it again, unless it is another compiler."""
     path = tools(tmp_path / "tools", "echo no; exit 3")
     assert said(*(begun(tmp_path / "cache", PATH=path) for _ in range(3))) == ["False"] * 3
     assert said(begun(tmp_path / "cache", PATH=path)) == ["False"]
     assert (tmp_path / "tools" / "asked").read_text() == "nice\n"
     (failed,) = (tmp_path / "cache").glob("*/failed.txt")
-    assert failed.read_text() == "no\n"
+    first, said_so = failed.read_text().split("\n", 1)
+    assert said_so == "no\n" and first.startswith(str(tmp_path / "tools" / "c++"))
+    os.utime(failed, (time.time() - 90000,) * 2)
+    assert said(begun(tmp_path / "cache", PATH=path)) == ["False"]
+    assert (tmp_path / "tools" / "asked").read_text() == "nice\n" * 2
+    assert said(begun(tmp_path / "cache", PATH=path, CPATH="elsewhere")) == ["False"]
+    assert (tmp_path / "tools" / "asked").read_text() == "nice\n" * 3
+    other = tools(tmp_path / "other", "echo no; exit 3")
+    assert said(*(begun(tmp_path / "cache", PATH=other) for _ in range(2))) == ["False"] * 2
+    assert (tmp_path / "other" / "asked").read_text() == "nice\n"
 
 
 def test_several_processes_compile_once(tmp_path: Path) -> None:

@@ -4,24 +4,17 @@
 // it returns (`lengths`). A backward pass that is not prepared, or whose tensors are others than were prepared for, is
 // made by Python, which is right for all of them.
 
-#include "native_passes.h"
+#include "native_python.h"
 
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/csrc/autograd/python_variable.h>
 
 #include <atomic>
 
 using torch::autograd::AutogradContext;
 
 static std::atomic<bool> on{true};
-
-static void let_go(PyObject* x) {
-  if (!Py_IsInitialized()) return;
-  pybind11::gil_scoped_acquire acquired;
-  Py_DECREF(x);
-}
 
 struct Prepared {  // a backward pass that follows a forward pass
   std::shared_ptr<Pass> pass;
@@ -133,28 +126,6 @@ struct Attention : torch::autograd::Function<Attention> {
 
 // ---- Python
 
-struct Object {  // a reference that is given back
-  PyObject* is;
-  explicit Object(PyObject* is) : is(is) { if (!is) throw python_error(); }
-  Object(const Object&) = delete;
-  ~Object() { Py_DECREF(is); }
-};
-
-static PyObject* tuple_of(const variable_list& tensors) {
-  PyObject* made = PyTuple_New(tensors.size());
-  for (size_t at = 0; at < tensors.size(); ++at) PyTuple_SET_ITEM(made, at, THPVariable_Wrap(tensors[at]));
-  return made;
-}
-
-static variable_list tensors_of(PyObject* several) {
-  variable_list found;
-  for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(several); ++at) {
-    PyObject* each = PyTuple_GET_ITEM(several, at);
-    found.push_back(each == Py_None ? Tensor() : THPVariable_Unpack(each));
-  }
-  return found;
-}
-
 variable_list Attention::by_python(const Prepared& prepared, const variable_list& grads, const variable_list& saved, const std::vector<bool>& needed) {
   pybind11::gil_scoped_acquire acquired;
   try {
@@ -166,55 +137,6 @@ variable_list Attention::by_python(const Prepared& prepared, const variable_list
     error.persist();
     throw;
   }
-}
-
-static int64_t number(PyObject* x) {
-  int64_t found = PyLong_AsLongLong(x);
-  if (found == -1 && PyErr_Occurred()) throw python_error();
-  return found;
-}
-
-static PyObject* item(PyObject* several, Py_ssize_t at) {
-  TORCH_CHECK(PyTuple_Check(several) && at < PyTuple_GET_SIZE(several), "a tuple is not as it should be");
-  return PyTuple_GET_ITEM(several, at);
-}
-
-template <class F>
-static auto each_of(PyObject* several, F f) {
-  std::vector<decltype(f(several))> found;
-  TORCH_CHECK(PyTuple_Check(several), "a tuple is expected");
-  for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(several); ++at) found.push_back(f(PyTuple_GET_ITEM(several, at)));
-  return found;
-}
-
-static Numbers numbers(PyObject* x) { return each_of(x, number); }
-
-static std::vector<Three> threes(PyObject* several) {
-  return each_of(several, [](PyObject* x) { return Three{number(item(x, 0)), number(item(x, 1)), number(item(x, 2))}; });
-}
-
-static View view(PyObject* x) {
-  if (x == Py_None) return View{0, 0, false, true, {}, {}};
-  bool whole = item(x, 2) == Py_None;
-  return View{number(item(x, 0)), number(item(x, 1)), true, whole, whole ? Numbers() : numbers(item(x, 2)), numbers(item(x, 3))};
-}
-
-static std::vector<Laid> each_laid(const variable_list& tensors) {
-  std::vector<Laid> found;
-  for (auto& each : tensors) found.push_back(Laid::of(each));
-  return found;
-}
-
-template <class T>
-static PyObject* held(std::shared_ptr<T> x) {
-  return PyCapsule_New(new std::shared_ptr<T>(std::move(x)), nullptr, [](PyObject* capsule) {
-    delete static_cast<std::shared_ptr<T>*>(PyCapsule_GetPointer(capsule, nullptr));
-  });
-}
-
-template <class T>
-static std::shared_ptr<T> in(PyObject* capsule) {
-  return *static_cast<std::shared_ptr<T>*>(PyCapsule_GetPointer(capsule, nullptr));
 }
 
 // kind(driver, commands, streams, inputs, types, alike, slots, like, kept)

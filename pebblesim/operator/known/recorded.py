@@ -17,7 +17,7 @@ from pebblesim.operator.known import native
 from pebblesim.operator.known.direct import driver
 from pebblesim.operator.known.lengths import Found, Kind, kind_of, symbols_of
 from pebblesim.operator.known.recent import Recent
-from pebblesim.operator.known.symbols import Script, Uncompiled, Untraced
+from pebblesim.operator.known.symbols import Later, Script, Untraced
 from pebblesim.operator.known.tape import Done, Launched, Made, Notes, Step, View, noted, place_of, read
 from pebblesim.operator.launching.boxes import Described
 from pebblesim.operator.launching.fresh import fresh
@@ -42,7 +42,8 @@ class Kinds:
     def __init__(self, function: Callable[..., Results], rest: tuple[Hashable, ...]) -> None:
         """Take what is traced: a function of tensors, and of the rest."""
         self._function, self._rest = function, rest
-        self.traced, self._tries = list[Kind](), TRIES
+        self.traced, self._can = list[Kind](), True
+        self._skipped, self._pause = 0, 1  # calls until the next trace, and before the one behind it
         self._families: tuple[Any, ...] = ()
 
     @property
@@ -57,16 +58,18 @@ class Kinds:
         if (by := driver()) is None:
             return None
         known = self._known(inputs)
-        if known is None and self._tries and len(self.traced) < MOST_OF_KIND:
-            try:
-                self.traced.append(Kind.traced(self._function, inputs, self._rest, by))
-            except Uncompiled:  # it is when the pass was made
-                self._tries -= 1
-            except Exception:  # Untraced, or of what takes no number or shadow: the pass itself says what is wrong
-                self._tries = 0
-            else:
-                known = self._known(inputs)
-        return known
+        if known is not None or not self._can or len(self.traced) >= MOST_OF_KIND:
+            return known
+        if self._skipped:
+            self._skipped -= 1
+            return None
+        try:
+            self.traced.append(Kind.traced(self._function, inputs, self._rest, by))
+        except Later:
+            self._skipped, self._pause = self._pause, min(2 * self._pause, LONGEST)
+        except Exception:  # Untraced, or of what takes no number or shadow: the pass itself says what is wrong with it
+            self._can = False
+        return self._known(inputs)
 
     def _known(self, inputs: Sequence[Tensor | None]) -> Found | None:
         """The pass, if another one was traced that decides as it does."""
@@ -129,8 +132,8 @@ _KEPT: Recent[Hashable, Again | Found] = Recent(MOST)
 _KINDS: Recent[Hashable, Kinds] = Recent(MOST)
 """Traced passes by their kind."""
 
-TRIES = 8
-"""Traces that may meet a kernel that is not compiled."""
+LONGEST = 1024
+"""Calls between two traces, at most, where one could not be made for the moment: each time twice as many are let by."""
 
 MOST_OF_KIND = 8
 """Traced passes of a kind whose decisions differ."""

@@ -17,8 +17,8 @@ class Untraced(Exception):
     """Something that the host does cannot be written as expressions of sizes."""
 
 
-class Uncompiled(Untraced):
-    """A kernel is not compiled yet that is launched."""
+class Later(Untraced):
+    """Something cannot be traced at this moment, and may be later: a kernel is not compiled, or memory is short."""
 
 
 class Line(NamedTuple):
