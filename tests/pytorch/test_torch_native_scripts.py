@@ -135,7 +135,7 @@ def elsewhere(x: Any, lengths: dict[int, int], drawn: Random) -> Any:
         return None
     long = AXES[x.dim()] if x.dim() < len(AXES) else ()
     sizes = [lengths[length] if at in long else length for at, length in enumerate(x.shape)]
-    order, strides, words = sorted(range(x.dim()), key=lambda at: x.stride(at)), [1] * x.dim(), 1
+    order, strides, words = sorted(range(x.dim()), key=lambda at: (x.stride(at), -at)), [1] * x.dim(), 1
     for axis in order:
         strides[axis], words = words, words * sizes[axis]
     if drawn.random() < 0.2:
