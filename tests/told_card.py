@@ -11,7 +11,6 @@ import pytest
 import torch
 from test_torch_launches import patch
 from torch.utils._python_dispatch import TorchDispatchMode
-from triton.runtime import jit
 
 from pebblesim.operator.known import eager, recorded
 from pebblesim.operator.known.recent import Recent
@@ -43,12 +42,7 @@ class Told:
 
     def __init__(self, patched: pytest.MonkeyPatch) -> None:
         self.card, self.noted = patch(patched), list[Any]()
-        compile_one, driver = jit.JITFunction._do_compile, self.card.driver
-
-        def compiled(*given: Any) -> Any:
-            made = compile_one(*given)
-            self.card.kinds[made.function] = [each for kind in given[2].values() for each in self._flat(kind)]
-            return made
+        driver = self.card.driver
 
         def launched(configuration: Any, function: Any, parameters: Any, extra: Any) -> int:
             self.card.launch(configuration, function, parameters, extra)
@@ -68,7 +62,6 @@ class Told:
         driver.launch, driver.describe = launched, described
         driver.fill = lambda *given: self.noted.append(("fill", given[0], given[2])) or self.card.fill(*given)
         driver.copy = self._copied
-        patched.setattr(jit.JITFunction, "_do_compile", compiled)
         for module in (launch, recorded):
             patched.setattr(module, "launch", self._by_triton)
         some = SimpleNamespace(multi_processor_count=132)
@@ -80,14 +73,6 @@ class Told:
     def _shape(lengths: Any, strides: Any) -> int:
         """A number that stands for what a descriptor is encoded for, from the innermost axis on."""
         return hash((*lengths, *strides)) % 2**40
-
-    @staticmethod
-    def _flat(kind: str) -> list[str]:
-        """The arguments of the driver for one of a kernel."""
-        if kind.startswith("tensordesc"):
-            axes = kind.partition("[")[2].partition("]")[0].count(",") + 1
-            return ["map", *["i32"] * axes, *["i64"] * axes]
-        return [] if kind == "constexpr" else ["u64" if kind[0] == "*" else kind]
 
     def _copied(self, told: int, stream: int) -> int:
         given = struct.unpack("<16Q", ctypes.string_at(told, 128))

@@ -1,4 +1,4 @@
-"""What launches cost the host: passes of known lengths by the library, with a driver that does nothing, in a graph; on a GPU.
+"""What launches cost the host: known passes by the library, with a driver that does nothing, and in a graph; on a GPU.
 
 python benchmarks/gpu/launch_costs.py -o FOLDER
 
