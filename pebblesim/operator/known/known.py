@@ -82,18 +82,20 @@ class Known:
     Attributes:
         family: the calls that are alike but for their lengths and strides.
         passes: passes that are made again.
+        saved: how what a forward pass saves lies in memory, for gradients by Python: hooks may bring it back otherwise.
         strides: those that the gradient of O will have, as far as is known.
         prepared: backward passes for it as the library in C++ has them, by whether the fourth input has a gradient.
         calls: whole calls as the library has them; by the same, or None for a call without gradients.
     """
 
-    __slots__ = ("__weakref__", "calls", "family", "passes", "prepared", "strides")
+    __slots__ = ("__weakref__", "calls", "family", "passes", "prepared", "saved", "strides")
 
     def __init__(self, family: Family) -> None:
         self.family = family
         self.passes: dict[Way, Pass] = {}
         self.prepared: dict[bool, Any] = {}
         self.calls: dict[bool | None, Any] = {}
+        self.saved: tuple[Any, ...] | None = None
         self.strides: tuple[int, ...] | None = None
 
     def grad_of(self, out: Tensor) -> Tensor:
@@ -277,7 +279,9 @@ class _Passes(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor | None]:
         made, ctx.gradients, ctx.known = given[4:]
-        ctx.rest, ctx.lying = made.rest, _lying(made.saved)
+        ctx.rest = made.rest
+        if ctx.known is not None and ctx.known.saved is None:
+            ctx.known.saved = _lying(made.saved)
         ctx.save_for_backward(*made.saved)
         ctx.set_materialize_grads(False)
         results: tuple[Tensor, Tensor | None] = made.results
@@ -289,6 +293,6 @@ class _Passes(torch.autograd.Function):
             return (None,) * 7
         needed = ctx.needs_input_grad[:4]
         saved = ctx.saved_tensors
-        known = ctx.known if ctx.lying == _lying(saved) else None  # hooks may bring it back in another way
-        made = ctx.gradients(known, grads, saved, ctx.rest, needed)
+        as_it_was = ctx.known is not None and ctx.known.saved == _lying(saved)
+        made = ctx.gradients(ctx.known if as_it_was else None, grads, saved, ctx.rest, needed)
         return *(each if needs else None for each, needs in zip(made, needed, strict=True)), None, None, None
