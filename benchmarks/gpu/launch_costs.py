@@ -71,13 +71,13 @@ def _costs(one: Any, given: Any) -> dict[str, float]:
     stream = torch.cuda.current_stream().cuda_stream
     kind, by = one._kind, native.library
     launches = [each for each in kind._several.told if each[0] == "launch"]
-    _, made = by.found((kind.family(),), given)
+    _, made = by.found((kind.family(by),), given)
     row: dict[str, float] = {"launches": len(launches), "pass_us": _least(lambda: by.run(made, given, stream))}
     nothing = ctypes.cast(ctypes.CDLL(None).pthread_getconcurrency, ctypes.c_void_p).value  # which gives 0
     there, kind._by = kind._by, _Nothing(kind._by, nothing)
     kind._family = None
     try:
-        (_, empty) = by.found((kind.family(),), given)
+        (_, empty) = by.found((kind.family(by),), given)
         row["nothing_us"] = _least(lambda: by.run(empty, given, stream))
     finally:
         kind._by, kind._family = there, None

@@ -139,7 +139,7 @@ class Toy:
             return with_gradients(x, forward, self.step, self.gradients, self.known)[0]
         out = forward().results[0]
         if self.at_once:
-            self.known.keep(None, places, None, None)
+            self.known.keep(native.library, None, places, None, None)
         return out
 
     def inputs(self, *shape: int) -> list[Any]:

@@ -167,7 +167,7 @@ def test_families_have_the_words_that_python_has(
     monkeypatch.setattr(native, "library", library)
     assert len(families) >= 3
     for kind, inputs in families:
-        family, tokens = kind.family(), inputs[0].shape[2]
+        family, tokens = kind.family(library), inputs[0].shape[2]
         for _ in range(40):
             own = {length for x in inputs if x is not None for length in x.shape}
             if drawn.random() < 0.7:  # as a call of other lengths has them

@@ -299,7 +299,7 @@ def attention(
         else:
             out, lse = forward().results
             if known is not None and places is not None:
-                known.keep(None, places, None, None)
+                known.keep(native.library, None, places, None, None)
     return out if Q is query else out.reshape(*query.shape[:-1], value.shape[-1]), lse
 
 

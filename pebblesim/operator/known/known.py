@@ -130,21 +130,22 @@ class Known:
             self.grad_of(out)
         return out
 
-    def keep(self, taught: bool | None, places: Places, back: Hashable, later: Any) -> None:
+    def keep(self, by: Any, taught: bool | None, places: Places, back: Hashable, later: Any) -> None:
         """Let the library in C++ make such calls at once from now on, and those of other lengths, if it can.
 
         Args:
+            by: the library, if it is used.
             taught: as of `at_once`.
             places: where what is saved comes from.
             back: the kind of the backward pass; None without one.
             later: a function for gradients that Python makes.
         """
-        by, forward = native.library, self.passes.get(FORWARD)
+        forward = self.passes.get(FORWARD)
         prepared = None if taught is None else self.prepared.get(taught)
         if by is None or not isinstance(forward, Found) or not (made := forward.made):
             return
         each = (self.family.kinds.get(kind) for kind in (None, back))
-        families = [() if kinds is None else kinds.families for kinds in each]
+        families = [() if kinds is None else kinds.families(by) for kinds in each]
         of = by.calls(*families, *places, self.family.order or (), bool(taught), later)
         self.family.calls[taught], self.calls[taught] = of, by.call(of, made, prepared)
 
@@ -220,36 +221,38 @@ def with_gradients(
 ) -> tuple[Tensor, Tensor | None]:
     """O, and L if it is wanted, of four inputs, of which the fourth may be None, with gradients."""
     torch._C._set_grad_enabled(False)  # they are enabled, or nobody would ask
+    by = native.library
     try:
         made = forward()
-        prepared = None if known is None else _prepared(known, x[3], made, backward, gradients)
+        prepared = None if known is None else _prepared(by, known, x[3], made, backward, gradients)
     finally:
         torch._C._set_grad_enabled(True)
     if prepared is None:
         return _Passes.apply(*x, made, gradients, known)
     results = made.results if made.results[1] is not None else made.results[:1]
-    out, *lse = native.library.attached(prepared, x, results, made.saved, recorded.stream())
+    out, *lse = by.attached(prepared, x, results, made.saved, recorded.stream())
     return out, lse[0] if lse else None
 
 
-def _prepared(known: Known, fourth: Tensor | None, made: Forward, backward: Backward, gradients: Gradients) -> Any:
+def _prepared(
+    by: Any, known: Known, fourth: Tensor | None, made: Forward, backward: Backward, gradients: Gradients
+) -> Any:
     """The backward pass as the library in C++ has it, if it can make it.
 
     It is found in the forward pass: the thread of gradients has to wake up, and its caches are cold.
     """
     taught = fourth is not None and fourth.requires_grad
-    if native.library is not None and (one := known.prepared.get(taught)) is not None:
+    if by is not None and (one := known.prepared.get(taught)) is not None:
         return one
     like = known.grad_of(made.results[0])
     step = backward(like, None, made.saved, taught, made.rest)
     found = known.prepare(step)
-    if native.library is None or not isinstance(found, Found) or (by := found.native(step.inputs)) is None:
+    if by is None or not isinstance(found, Found) or (alone := found.native(by, step.inputs)) is None:
         return None
     later = partial(_later, gradients, made.rest)
-    one = native.library.prepared(by, like, made.saved, fourth is not None, taught, later, known)
-    known.prepared[taught] = one
+    one = known.prepared[taught] = by.prepared(alone, like, made.saved, fourth is not None, taught, later, known)
     if made.places is not None:
-        known.keep(taught, made.places, step.way.alike, later)
+        known.keep(by, taught, made.places, step.way.alike, later)
     return one
 
 

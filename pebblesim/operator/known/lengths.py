@@ -183,10 +183,10 @@ class Kind:
             _assert(each, sentence)
         return made[:results]
 
-    def family(self) -> Any:
+    def family(self, by: Any) -> Any:
         """What the library in C++ makes passes of, for all sizes; False if the driver's functions have no address."""
         if self._family is None:
-            by, types = native.library, tuple([torch.zeros(0, dtype=each) for each in self._types])
+            types = tuple([torch.zeros(0, dtype=each) for each in self._types])
             alike = tuple([(one, other, int(same)) for (one, other), same in self._alike])
             like, slots = torch.zeros(0, device=self._device), self._number + len(self._slots[0])
             at = self._several.told, self._several.streams, tuple(self._inputs), types, alike, slots, like
@@ -213,18 +213,18 @@ class Found:
         """The pass as the library in C++ has it, if it was found; None or False else."""
         return self._native
 
-    def native(self, inputs: Sequence[Tensor | None]) -> Any:
-        """The pass as the library in C++ has it, if it is used; None if it cannot make it alone."""
+    def native(self, by: Any, inputs: Sequence[Tensor | None]) -> Any:
+        """The pass as the library in C++ has it; None if it cannot make it alone."""
         if self._native is None:
-            family = self._kind.family()
-            self._native = bool(family) and (native.library.found((family,), inputs) or (0, False))[1]
+            family = self._kind.family(by)
+            self._native = bool(family) and (by.found((family,), inputs) or (0, False))[1]
         return self._native or None
 
     def if_room(self, inputs: Sequence[Tensor | None]) -> Results | None:
         """Results of tensors of these sizes; None if they are at other multiples of bytes, or memory is short."""
         try:
-            if native.library is not None and (one := self.native(inputs)) is not None:
-                found: Results | None = native.library.run(one, inputs, self._kind.stream())
+            if (by := native.library) is not None and (one := self.native(by, inputs)) is not None:
+                found: Results | None = by.run(one, inputs, self._kind.stream())
                 return found
             if self._form is None:
                 self._form = self._kind.of(symbols_of(inputs))

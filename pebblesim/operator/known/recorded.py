@@ -46,11 +46,10 @@ class Kinds:
         self._skipped, self._pause = 0, 1  # calls until the next trace, and before the one behind it
         self._families: tuple[Any, ...] = ()
 
-    @property
-    def families(self) -> tuple[Any, ...]:
-        """The traced passes as the library in C++ has them, which is used; none if it cannot make them."""
+    def families(self, by: Any) -> tuple[Any, ...]:
+        """The traced passes as the library in C++ has them; none if it cannot make them."""
         if len(self._families) < len(self.traced):
-            self._families = tuple([each.family() for each in self.traced])
+            self._families = tuple([each.family(by) for each in self.traced])
         return self._families if all(self._families) else ()
 
     def of(self, inputs: Sequence[Tensor | None]) -> Found | None:
@@ -73,7 +72,7 @@ class Kinds:
 
     def _known(self, inputs: Sequence[Tensor | None]) -> Found | None:
         """The pass, if another one was traced that decides as it does."""
-        if (by := native.library) is not None and (families := self.families):
+        if (by := native.library) is not None and (families := self.families(by)):
             if (found := by.found(families, inputs)) is None:
                 return None
             if found is not False:
