@@ -434,16 +434,21 @@ def test_a_new_order_of_gradients_serves_new_lengths_at_once(toy: Toy) -> None:
     assert len(toy.by_python) == 1 and toy.alone == before + (3 if toy.at_once else 0)
 
 
-def test_a_saved_tensor_of_another_shape_is_pythons(toy: Toy) -> None:
-    """What a hook brings back has fewer tokens, and lies as before: no kernel may read behind it."""
-    x, grad = toy.inputs(), torch.randn(toy.shape)
-    toy(*x)
-    with torch.autograd.graph.saved_tensors_hooks(lambda given: given.detach(), lambda given: given[:, :, :1]):
-        out = toy(*x)
-    launched = len(toy.card.launches)
-    made = torch.autograd.grad(out, x, grad)
-    same(made, [grad * x[1][:, :, :1], grad * x[0][:, :, :1], 2 * grad])
-    assert toy.by_python == [False] and len(toy.card.launches) == launched
+@pytest.mark.parametrize("calls", [0, 1, 3])
+@pytest.mark.parametrize("fewer", [lambda x: x[:, :, :1], lambda x: x[:1] if x.dim() == 4 else x])
+def test_saved_tensors_of_other_sizes_are_refused(toy: Toy, calls: int, fewer: Any) -> None:
+    """A hook brings back fewer tokens or batches, which lie as before: no kernel may read behind them."""
+    for by in (native.library, None):
+        native.library, toy.known = by, Known(toy.known.family)
+        x, grad = toy.inputs(), torch.randn(toy.shape)
+        for _ in range(calls):
+            torch.autograd.grad(toy(*x), x, grad)
+        with torch.autograd.graph.saved_tensors_hooks(lambda given: given.detach(), fewer):
+            out = toy(*x)
+        launched = len(toy.card.launches)
+        with pytest.raises(UsageError, match="other sizes than attention saved"):
+            torch.autograd.grad(out, x, grad)
+        assert len(toy.card.launches) == launched
 
 
 CODE = "from pebblesim.operator.known import native; native._load(native.folder()); print(native.library is not None)"

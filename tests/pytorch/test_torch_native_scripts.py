@@ -36,8 +36,13 @@ COMPARED = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operat
 COMPARED |= {">=": operator.ge}
 GIVEN = {"+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod}
 
-NUMBERS = st.one_of(st.integers(-40, 40), st.integers(-(2**62), 2**62), st.sampled_from([2**63 - 1, -(2**63), -1, 0]))
-STRIDES = st.lists(st.one_of(st.integers(0, 40), st.integers(0, 2**62)), min_size=3, max_size=3)
+NUMBERS = st.one_of(
+    st.integers(-3, 3),
+    st.integers(-40, 40),
+    st.integers(-(2**62), 2**62),
+    st.sampled_from([2**63 - 1, -(2**63), -1, 0]),
+)
+STRIDES = st.lists(st.one_of(st.integers(0, 3), st.integers(0, 40), st.integers(0, 2**62)), min_size=3, max_size=3)
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from weakref import ReferenceType
 import torch
 from torch import Tensor
 
+from pebblesim.core.errors import UsageError
 from pebblesim.operator.known import native, recorded
 from pebblesim.operator.known.lengths import Found
 from pebblesim.operator.known.recorded import Again, Kinds
@@ -262,10 +263,27 @@ def _lying(saved: Sequence[Tensor | None]) -> tuple[Any, ...]:
 
 
 def _later(
-    gradients: Gradients, rest: Any, known: ReferenceType[Known], as_it_was: bool, grads: Any, saved: Any, needed: Any
+    gradients: Gradients,
+    rest: Any,
+    known: ReferenceType[Known],
+    as_it_was: bool | None,
+    grads: Any,
+    saved: Any,
+    needed: Any,
 ) -> tuple[Tensor | None, ...]:
-    """Gradients by Python, of what the library in C++ does not take; `as_it_was`: how what is saved lies in memory."""
+    """Gradients by Python, of what the library in C++ does not take.
+
+    `as_it_was`: whether what is saved lies in memory as it did; None if it has other sizes.
+    """
+    if as_it_was is None:
+        raise UsageError(OTHER_SIZES)
     return gradients(known() if as_it_was else None, grads if len(grads) > 1 else (*grads, None), saved, rest, needed)
+
+
+OTHER_SIZES = (
+    "a hook of saved tensors gave back a tensor of other sizes than attention saved; it may give back another order of "
+    "memory or another type, and the sizes must be those of the tensor that was packed."
+)
 
 
 def _dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
@@ -282,9 +300,10 @@ class _Passes(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor | None]:
         made, ctx.gradients, ctx.known = given[4:]
-        ctx.rest = made.rest
-        if ctx.known is not None and ctx.known.saved is None:
-            ctx.known.saved = _lying(made.saved)
+        ctx.rest, known = made.rest, ctx.known
+        ctx.lying = _lying(made.saved) if known is None or known.saved is None else known.saved
+        if known is not None:
+            known.saved = ctx.lying
         ctx.save_for_backward(*made.saved)
         ctx.set_materialize_grads(False)
         results: tuple[Tensor, Tensor | None] = made.results
@@ -296,6 +315,8 @@ class _Passes(torch.autograd.Function):
             return (None,) * 7
         needed = ctx.needs_input_grad[:4]
         saved = ctx.saved_tensors
-        as_it_was = ctx.known is not None and ctx.known.saved == _lying(saved)
-        made = ctx.gradients(ctx.known if as_it_was else None, grads, saved, ctx.rest, needed)
+        lying = _lying(saved)
+        if any(one and one[0] != other[0] for one, other in zip(lying, ctx.lying, strict=True)):
+            raise UsageError(OTHER_SIZES)
+        made = ctx.gradients(ctx.known if lying == ctx.lying else None, grads, saved, ctx.rest, needed)
         return *(each if needs else None for each, needs in zip(made, needed, strict=True)), None, None, None

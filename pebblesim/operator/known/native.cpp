@@ -27,15 +27,19 @@ struct Prepared {  // a backward pass that follows a forward pass
       : pass(std::move(pass)), strides(strides.vec()), fourth(fourth), taught(taught), later(later), known(PyWeakref_NewRef(known, nullptr)) {
     if (!this->known) throw python_error();
     Py_INCREF(later);
-    lie(saved, [&](Number each) { lying.push_back(each); });
+    lie(saved, [&](Number each, bool size) { lying.push_back(each); });
   }
   Prepared(const Prepared&) = delete;
   ~Prepared() { let_go(later), let_go(known); }
 
-  bool as_it_was(const variable_list& saved) const {
+  // Whether tensors have the sizes that were saved, or lie as what was saved in all.
+  bool as_it_was(const variable_list& saved, bool sizes_alone = false) const {
     size_t at = 0;
     bool same = true;
-    lie(saved, [&](Number each) { same = same && at < lying.size() && lying[at++] == each; });
+    lie(saved, [&](Number each, bool size) {
+      same = same && at < lying.size() && (lying[at] == each || (sizes_alone && !size));
+      ++at;
+    });
     return same && at == lying.size();
   }
 
@@ -43,11 +47,11 @@ struct Prepared {  // a backward pass that follows a forward pass
   template <class F>
   static void lie(const variable_list& saved, F f) {
     for (auto& x : saved) {
-      f(x.defined() ? x.dim() : -1);
+      f(x.defined() ? x.dim() : -1, true);
       if (!x.defined()) continue;
-      f(static_cast<Number>(x.scalar_type())), f(x.device().is_cpu() ? -1 : x.device().index());
-      for (auto each : x.sizes()) f(each);
-      for (auto each : x.strides()) f(each);
+      f(static_cast<Number>(x.scalar_type()), false), f(x.device().is_cpu() ? -1 : x.device().index(), false);
+      for (auto each : x.sizes()) f(each, true);
+      for (auto each : x.strides()) f(each, false);
     }
   }
 };
@@ -131,7 +135,8 @@ variable_list Attention::by_python(const Prepared& prepared, const variable_list
   try {
     Object one(tuple_of(grads)), two(tuple_of(saved)), three(PyTuple_New(4));
     for (int at = 0; at < 4; ++at) PyTuple_SET_ITEM(three.is, at, PyBool_FromLong(needed[at]));
-    Object made(PyObject_CallFunctionObjArgs(prepared.later, prepared.known, prepared.as_it_was(saved) ? Py_True : Py_False, one.is, two.is, three.is, nullptr));
+    PyObject* as_it_was = prepared.as_it_was(saved) ? Py_True : prepared.as_it_was(saved, true) ? Py_False : Py_None;
+    Object made(PyObject_CallFunctionObjArgs(prepared.later, prepared.known, as_it_was, one.is, two.is, three.is, nullptr));
     return tensors_of(made.is);
   } catch (python_error& error) {
     error.persist();
