@@ -271,7 +271,7 @@ class Direct:
         return Form(b"".join([*maps, form.words]), form.places, (), form.fills)
 
     def boxes_in(self, library: Any) -> tuple[Any, ...]:
-        """What encodes the descriptors in the library in C++."""
+        """Encoders of the descriptors in the library in C++."""
         functions = self._by.addresses
         return tuple(_boxes_in(library, functions, *_kind_of(made_as, boxes)) for boxes, made_as, _ in self._maps)
 
@@ -319,7 +319,7 @@ KindOfBoxes = tuple[int, int, int, tuple[int, ...]]
 
 
 def _kind_of(made_as: Any, boxes: Any) -> KindOfBoxes:
-    """What is alike in descriptors of some boxes, whatever the lengths and strides of their tensors are."""
+    """Facts that are alike in descriptors of some boxes, whatever the lengths and strides of their tensors are."""
     from triton.backends.nvidia import driver as nvidia
 
     kind = nvidia.TMA_DTYPE_DEVICE_TO_HOST[made_as["elem_type"]], made_as["swizzle"], int(boxes.padding == "nan")
@@ -328,7 +328,7 @@ def _kind_of(made_as: Any, boxes: Any) -> KindOfBoxes:
 
 @cache
 def _boxes_in(library: Any, functions: tuple[int, ...], *kind: Any) -> Any:
-    """What encodes descriptors of a kind in the library in C++; an encoder has tried this kind before."""
+    """An encoder of descriptors of a kind in the library in C++; one in Python has tried this kind before."""
     return library.boxes(functions, *kind)
 
 
