@@ -27,9 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, help="folder of the rows")
     parser.add_argument("--time-limit", type=float, default=240.0, help="seconds after which nothing new is begun")
-    parser.add_argument(
-        "--part", action="append", default=[], help="lengths, masked, latent, …: these alone, in this order"
-    )
+    parser.add_argument("--part", action="append", default=[], help="lengths, masked, latent …: these alone, in order")
     asked = parser.parse_args()
     until = time.monotonic() + asked.time_limit
     if asked.output:

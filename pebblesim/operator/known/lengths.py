@@ -184,7 +184,7 @@ class Kind:
         return made[:results]
 
     def family(self, by: Any) -> Any:
-        """The family of passes in the library in C++, for all sizes; False if the driver's functions have no address."""
+        """The family of passes in the library in C++; False if the driver's functions have no address."""
         if self._family is None:
             types = tuple([torch.zeros(0, dtype=each) for each in self._types])
             alike = tuple([(one, other, int(same)) for (one, other), same in self._alike])

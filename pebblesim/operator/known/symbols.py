@@ -99,7 +99,7 @@ class Script:
         return found
 
     def registers(self, made: Any) -> tuple[tuple[int, tuple[Any, ...], tuple[int, ...]], Any]:
-        """A script for the library in C++ that does as the function does, and what was made, of tuples, numbers and None.
+        """A script for the library in C++ that does as the function does, and what was made: tuples, numbers, None.
 
         Registers are sizes, what each line gives, and constants, in this order.
 
