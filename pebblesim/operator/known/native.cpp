@@ -294,7 +294,7 @@ struct Calls {  // that are alike but for lengths and strides
   Numbers saved, taken;  // what is saved, and what the backward pass takes of it: inputs, results behind them, or -1
   Numbers order;  // axes of the gradient of O in memory; none if it lies as O does
   bool taught;
-  PyObject* later;
+  PyObject* later;  // None if no gradient is wanted
 
   Calls() : later(nullptr) {}
   Calls(const Calls&) = delete;
@@ -314,12 +314,6 @@ static std::vector<T> at_places(const Numbers& places, const std::vector<T>& inp
   for (auto at : places)
     found.push_back(at < 0 ? nothing : at < Number(inputs.size()) ? inputs[at] : results[at - inputs.size()]);
   return found;
-}
-
-static bool learning(const variable_list& inputs) {
-  bool wanted = false;
-  for (int at = 0; at < 4; ++at) wanted |= inputs[at].defined() && inputs[at].requires_grad();
-  return wanted && at::GradMode::is_enabled();
 }
 
 // O of a call, with gradients if it has a backward pass.
@@ -372,7 +366,7 @@ static PyObject* first(PyObject*, PyObject* const* given, Py_ssize_t) {
   size_t which;
   if (find(call->of->forward, each_laid(inputs), call->forward, which) != Outcome::found) Py_RETURN_NONE;
   Few strides;
-  bool wanted = learning(inputs);
+  bool wanted = call->of->later != Py_None;
   auto pass = wanted ? following(*call->of, *call->forward, inputs, strides) : nullptr;
   if ((wanted && !pass) || !made(*call->forward, inputs, stream, results)) Py_RETURN_NONE;
   if (wanted) {
@@ -392,7 +386,7 @@ static PyObject* again(PyObject*, PyObject* const* given, Py_ssize_t) {
   auto inputs = tensors_of(given[1]);
   auto stream = number(given[2]);
   variable_list results;
-  if (learning(inputs) != bool(call->prepared) || !made(*call->forward, inputs, stream, results)) Py_RETURN_NONE;
+  if (!made(*call->forward, inputs, stream, results)) Py_RETURN_NONE;
   return out_of(*call, inputs, results, stream);
   END_HANDLE_TH_ERRORS
 }
