@@ -63,7 +63,7 @@ def state() -> str:
     if library is not None:
         return "on"
     if (why := why_not() or _error) or failed_before(failed := folder() / FAILED):
-        return f"off: {why or f'it could not be compiled, see {failed}'}"
+        return f"off: {why or f'it could not be compiled, see {failed}, and delete it to have it tried again at once'}"
     when = "loads" if (folder() / f"{NAME}.so").exists() else "begins to compile"
     return f"off: the first call of attention on the GPU {when} it"
 
@@ -203,3 +203,4 @@ if __name__ == "__main__":
     if (thread := begin()) is not None:
         thread.join()
     print(state())
+    sys.exit(library is None)
