@@ -195,8 +195,6 @@ def slots_are_there(made: KernelProgram) -> Iterator[str]:
     for each in in_order(made.rows):
         if isinstance(each, st.Wait):
             waited |= {(name, ZERO if name in single else slot) for name, slot in slots(each.barrier)}
-        elif isinstance(each, st.Let):
-            waited = _renamed(waited, each)
         elif not isinstance(each, st.Fetch | st.Expect | st.Arrive):
             for name, slot in slots(each.room) if isinstance(each, st.Put) else ():
                 if name in full and not any(at == slot for _, at in waited):
@@ -208,6 +206,8 @@ def slots_are_there(made: KernelProgram) -> Iterator[str]:
                 at_barrier = slot if barrier is None else filled_with(made, name, barrier, slot)
                 if barrier and (barrier, ZERO if barrier in single else at_barrier) not in waited:
                     yield f"line {each.line} reads slot {text(slot)} of {name} before {barrier} was waited for"
+        if isinstance(each, st.Let):
+            waited = _renamed(waited, each)
 
 
 def _read(each: Statement) -> Iterator[Term]:

@@ -8,7 +8,7 @@ The warp that loads waits for these first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -171,10 +171,15 @@ class Roles(Lowering):
 
     # The grid
 
+    @property
+    def beside(self) -> int:
+        """Tiles of the grid with the same rows: one, if it has one dimension."""
+        return 1
+
     def grid(self) -> tuple[list[str], str]:
         """The lines of `run` that find the grid, and the grid."""
         setting, plan, lines = self.setting, self.plan, list[str]()
-        count = f"triton.cdiv({setting.size(plan.own.dim)}, {plan.height})"
+        count = f"triton.cdiv({setting.size(plan.own.dim)}, {plan.height})" + f" * {self.beside}" * (self.beside > 1)
         grid = f"{count} * heads, 1" if self.numbers else f"{count}, heads"
         if setting.mask is not None:
             row = self.streamed_words * WORDS[setting.dtype]
@@ -200,25 +205,38 @@ class Roles(Lowering):
         if not self.numbers:
             head = st.Let(("head", name), (call("program_id", 1), call("program_id", 0)))
             return [head, *self.split_head(), *body]
-        opening = [*scope.opening(), st.Let(("tiles",), (scope.count(plan.own),))]
-        tile, tiles = term("tile"), term("tiles")
-        each: list[st.Statement] = []
-        if scope.mask is None:
-            each.append(st.Let(("head", name), (tile // "tiles", tile % "tiles")))
-        else:
-            together, note = term("together"), "heads whose long tiles come first"
-            side = minimum(term("heads") - term("group") * together, together)
-            each += in_groups(("head", name), tile, tiles * together, together, side, note)
+        each = [*self.placed(term("tile"))]
         if longest_last(scope.launch, scope.launch.grid[0], scope.mask):
-            each.append(st.Let((name,), (tiles - 1 - self.number,)))
+            each.append(st.Let((name,), (term("tiles") - 1 - self.number,)))
         each += [*self.split_head(), *body]
+        opening = [*scope.opening(), *self.counted()]
         if not plan.persistent:
             return [*opening, st.Let(("tile",), (call("program_id", 0),)), *each]
-        blocks, (_, high) = call("num_programs", 0), self.scope.limits()
-        turn = st.Let(("turn",), (tile // blocks,))
-        filled = st.Let(("filled",), (self.scope.streamed_before(high),), more=True)
-        loop = st.For("tile", call("program_id", 0), tiles * "heads", (turn, *each, filled), step=blocks)
+        blocks, many = call("num_programs", 0), self.of_head * "heads"
+        turn = st.Let(("turn",), (term("tile") // blocks,))
+        filled = st.Let(("filled",), (self.fills(),), more=True)
+        loop = st.For("tile", call("program_id", 0), many, (turn, *each, filled), step=blocks)
         return [*opening, st.Let(("filled",), (Number(0),), "slots of each ring before a tile"), loop]
+
+    def counted(self) -> list[st.Statement]:
+        """The statements that count the tiles of a side of a head."""
+        return [st.Let(("tiles",), (self.scope.count(self.plan.own),))]
+
+    @property
+    def of_head(self) -> Term:
+        """The number of tiles of a head."""
+        return term("tiles")
+
+    def placed(self, own: Term) -> Iterable[st.Statement]:
+        """The statements that find the head and the tile of a number of the grid."""
+        name, tiles = self.number.id, self.of_head
+        if self.scope.mask is None:
+            return [st.Let(("head", name), (own // tiles, own % tiles))]
+        return longest_first(name, own, tiles)
+
+    def fills(self) -> Term:
+        """How many slots of each ring are filled for a tile."""
+        return self.scope.streamed_before(self.scope.limits()[1])
 
     def split_head(self) -> list[st.Statement]:
         """Find the batch and the head of keys of matrices with strides."""
@@ -363,6 +381,13 @@ class Roles(Lowering):
             return (term(first) if first else None), first + width
         before, end = term("w") * width, first + self.plan.shares * width  # divided among warpgroups
         return before + first if first else before, end
+
+
+def longest_first(name: str, own: Term, tiles: Term) -> Iterator[st.Let]:
+    """Find the head and the tile that a number stands for, of so many of each head: those of several heads together."""
+    together, note = term("together"), "heads whose long tiles come first"
+    side = minimum(term("heads") - term("group") * together, together)
+    return in_groups(("head", name), own, tiles * together, together, side, note)
 
 
 def _names_of_rooms(plan: Block) -> Iterator[str]:
