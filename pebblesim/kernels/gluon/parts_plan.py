@@ -92,11 +92,14 @@ def scores_of(loops: Loops, sizes: ir.Sizes, stages: int) -> Block | None:
         sides={own: ROWS},
         stages=stages,
         buffers={
-            rows[0].tile: Buffer(names[0], rows[0], parts, ROWS * groups, deep, fills=parts, across=parts),
+            rows[0].tile: Buffer(
+                names[0], rows[0], parts, ROWS * groups, deep, fills=parts, freed_by=groups, across=parts
+            ),
             part.tile: Buffer(names[1], part, stages, width, deep, True, fills=stages, freed_by=groups),
         },
         outgoing=(Outgoing(name, tables[0], (ROWS, width), tiles, "on its way to memory", *before),),
         turns=groups - 1,
+        persistent=True,
     )
 
 

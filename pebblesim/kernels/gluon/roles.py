@@ -49,6 +49,10 @@ from pebblesim.kernels.triton.ranges import Setting
 from pebblesim.kernels.words import WORDS, word_bytes, word_of
 from pebblesim.language import program as ir
 
+EVEN = 3
+"""Under a mask, blocks have several tiles where a multiprocessor's are a third of the tiles that one streams, or more:
+else one has all of them after the other, where hardware would give the next tile to whoever is done."""
+
 ORDER = "tiles tile turn turns filled together side key_head"
 """Names of what says which tile a block has."""
 
@@ -189,6 +193,10 @@ class Roles(Lowering):
         if plan.persistent:
             lines.append("    most = torch.cuda.get_device_properties(device).multi_processor_count")
             grid = f"min({count} * heads, most), 1"
+            if setting.mask is not None:
+                streamed = f"triton.cdiv({setting.size(plan.loop.range.dim)}, {self.scope.length(plan.loop.range)})"
+                lines.append(f"    blocks = {count} * heads")
+                grid = f"min(blocks, most) if {EVEN} * blocks >= most * {streamed} else blocks, 1"
         return lines, grid
 
     # The block's tile

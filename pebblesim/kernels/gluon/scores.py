@@ -54,10 +54,10 @@ class ScoresRoles(PartsRoles):
         if self.kept:
             full = filled(self.ring.name, slot)
             part = replace(self.copy(buffer, ZERO, self.number, k, slot), barrier=full, room=self._in_ring())
-            body = [self.scope.slot(k), *self.filling(self.ring, slot, term("phase"), [part])]
+            body = [self._slot_of_rows(), *self.filling(self.ring, slot, term("phase"), [part])]
             made.append(st.For("k", ZERO, Number(self.kept), tuple(body)))
         rows = self.copy(buffer, self._room_of_rows(), self.number, k)
-        filling = self.filling(buffer, self._room_of_rows(), ZERO, [rows])
+        filling = self.filling(buffer, self._room_of_rows(), term("turn") & 1, [rows])
         return [*made, st.For("k", Number(self.kept), Number(self.parts), tuple(filling))]
 
     def _room_of_rows(self) -> Term:
@@ -81,7 +81,12 @@ class ScoresRoles(PartsRoles):
 
     def slot(self, number: Term) -> st.Let:
         """The slot of the ring, and the phase of its barriers, for part k of a tile of keys."""
-        return self.scope.slot(self.scope.streamed_before(number) * self.parts + self.kept + "k")
+        before = (term("filled") + self.scope.streamed_before(number)) * self.parts
+        return self.scope.slot_at(before + (term("turn") + 1) * self.kept + "k" if self.kept else before + "k")
+
+    def _slot_of_rows(self) -> st.Let:
+        """The slot of the ring, and the phase of its barriers, for part k of the rows, which goes on into registers."""
+        return self.scope.slot_at(term("filled") * self.parts + term("turn") * self.kept + "k")
 
     def place(self, tensor: ir.Tensor, number: Term) -> Items:
         """The first row of the warpgroup's part of a tile among the rows of all tiles of a table."""
@@ -94,10 +99,10 @@ class ScoresRoles(PartsRoles):
             loaded = Items((self._rows_of(self.ring.slot("slot")).call("load", layout),), round=True)
             wait = st.Wait(filled(self.ring.name, "slot"), Name("phase"), line=self.rows.read.line)
             keep = st.Let((name,), (loaded,), more=True)
-            body = (self.scope.slot(term("k")), wait, keep, st.Arrive(freed(self.ring.name, "slot")))
+            body = (self._slot_of_rows(), wait, keep, st.Arrive(freed(self.ring.name, "slot")))
             self.say(st.Let((name,), (Items((), round=True),), "in registers"))
             self.say(st.For("k", ZERO, Number(self.kept), body, unrolled=True))
-        there = st.Wait(filled(self.rows.name, self._room_of_rows()), ZERO, line=self.rows.read.line)
+        there = st.Wait(filled(self.rows.name, self._room_of_rows()), term("turn") & 1, line=self.rows.read.line)
         self.say(st.For("k", Number(self.kept), Number(self.parts), (there,), unrolled=True))
 
     def _rows_of(self, part: Term) -> Term:
@@ -111,7 +116,8 @@ class ScoresRoles(PartsRoles):
             self.say(st.When(low < high, tuple(self._fetch(self.before, low))))
         for piece in self.pieces():
             self.over(node, piece)
-        self.say(st.Sent())
+        free = st.Arrive(freed(self.rows.name, self._room_of_rows()))
+        self.say(st.For("k", Number(self.kept), Number(self.parts), (free,), unrolled=True), st.Sent())
 
     def _fetch(self, node: ir.Read, number: Term) -> list[st.Statement]:
         """Ask for a tile of another table, once the copy engine has taken the tile that was there."""
@@ -122,7 +128,11 @@ class ScoresRoles(PartsRoles):
     def _at(self, number: Term) -> Term:
         """Where the warpgroup has its rows of a tile of the table."""
         w = term("w")
-        return w if self.before is None else Number(2) * w + (self.scope.streamed_before(number) & 1)
+        return w if self.before is None else Number(2) * w + (self._stored_before(number) & 1)
+
+    def _stored_before(self, number: Term) -> Term:
+        """How many tiles of the table are stored before a tile."""
+        return term("filled") + self.scope.streamed_before(number)
 
     def _sum(self) -> None:
         """The products of all parts, one issued while the one before runs."""
@@ -133,14 +143,15 @@ class ScoresRoles(PartsRoles):
         rows = Choice(k < self.kept, Name(f"{self.rows.name}_kept").along("[k]"), rows) if self.kept else rows
         first = number.equals(low)
         if last:
-            self.say(st.When(both(term("w") > 0, first), (st.Wait(turns.index(term("w") - 1), ZERO),)))
+            self.say(st.When(both(term("w") > 0, first), (st.Wait(turns.index(term("w") - 1), term("turn") & 1),)))
         body: list[st.Statement] = [
             self.slot(number),
             st.Wait(filled(self.ring.name, "slot"), Name("phase")),
             st.Issue(to, rows, self.ring.slot("slot").turned(), to, k > 0, line=self.nest.product.line),
         ]
         if last:  # the next one begins when most products of a first tile are issued
-            begun = both(both(k.equals(max(3 * self.parts // 4, 1) - 1), term("w") < last), first)
+            begin = max(min(3 * self.parts // 4, self.plan.stages), 1) - 1  # no slot is free again before
+            begun = both(both(k.equals(begin), term("w") < last), first)
             body.append(st.When(begun, (st.Arrive(turns.index("w")),)))
         if self.before is not None:
             half = both(k.equals(self.parts // 2), number + 1 < high)
@@ -151,7 +162,7 @@ class ScoresRoles(PartsRoles):
         """Take a tile of another table, once it is there."""
         node, number = self.before, self.scope.numbers[self.plan.loop.range]
         assert node is not None
-        at, turn = self._at(number), self.scope.streamed_before(number)
+        at, turn = self._at(number), self._stored_before(number)
         self.say(st.Wait(filled(self.room_of_tile, at), turn // 2 & 1))
         tile = Name(self.room_of_tile).index(at).call("load", self.scope.layout(self.ring.rows))
         self.say(st.Map(self.values.named(node.tile), tile, line=node.line))
