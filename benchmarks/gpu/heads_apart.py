@@ -11,13 +11,11 @@ float64 at some hundred keys, and whether a second call gives the same bits. Wha
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
+
+from resumed import arguments, resumed
 
 D_K, D_V = 576, 512
 
@@ -127,29 +125,11 @@ def table(found: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser = arguments(__doc__, 150.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--drawn", type=int, default=2, help="shapes that the seed draws")
     parser.add_argument("--few", action="store_true", help="other numbers of parts for the first shape alone")
-    parser.add_argument("--time-limit", type=float, default=150.0)
-    parser.add_argument("--table", action="store_true", help="show the rows that are there")
-    asked = parser.parse_args()
-    asked.output.mkdir(parents=True, exist_ok=True)
-    file, until = asked.output / "heads_apart.jsonl", time.monotonic() + asked.time_limit
-    found = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    if asked.table:
-        print(table(found))
-        return
-    import torch
-
-    with file.open("a", encoding="utf-8") as out:
-        for row in rows(torch, asked, {each["key"] for each in found}):
-            out.write(json.dumps(row) + "\n")
-            out.flush()
-            print(json.dumps(row)[:700], flush=True)
-            if time.monotonic() > until:
-                return
+    resumed(parser.parse_args(), "heads_apart.jsonl", rows, table)
 
 
 if __name__ == "__main__":
