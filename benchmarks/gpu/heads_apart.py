@@ -5,7 +5,7 @@
 Keys have 576 columns, of which the first 512 are the values. For 128 heads and 1,024 keys, for shapes that the seed
 draws, and for some others, `attention` is timed with gradients: on the card alone, with launches, and kernel by kernel,
 with so many parts of the heads. A row has the times in microseconds, TFLOP/s of useful operations, errors against
-float64 at some hundred keys, and whether a second call gives the same bits. What is there is not measured again.
+float64, and whether a second call gives the same bits. What is there is not measured again.
 `--table` shows the rows, without a GPU.
 """
 
@@ -22,6 +22,9 @@ D_K, D_V = 576, 512
 SHAPES = ((1024, 128), (1024, 64), (2048, 64), (2048, 128), (512, 128), (4096, 16))
 """Keys, and heads that share them."""
 
+MOST_PAIRS = 2**28
+"""Most pairs of queries and keys with which errors are found; where there are more, for some hundred keys."""
+
 FEWEST, MOST = 300, 3000
 """Keys that are drawn."""
 
@@ -36,8 +39,11 @@ def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     chosen, long_enough = launching.parts_of_heads, launching.long_enough
     for n, heads in (SHAPES[0], *drawn, *SHAPES[1:]):
         most = max(1, cards.of_device(torch.cuda.get_device_properties(0)).size("multiprocessors") // -(-n // 128))
-        for causal in (False, True):
-            for parts in (0, 1, *(2**at for at in range(1, heads.bit_length()) if most / 4 < 2**at <= 2 * most)):
+        others = (
+            () if asked.chosen else (1, *(2**at for at in range(1, heads.bit_length()) if most / 4 < 2**at <= 2 * most))
+        )
+        for causal in (True, False):
+            for parts in (0, *others):
                 key = f"{heads} heads, n = {n}, {'causal' if causal else 'none'}, {parts or 'chosen'} parts"
                 if key in known or (parts > 1 and asked.few and (n, heads) != SHAPES[0]):
                     continue
@@ -67,7 +73,7 @@ def forget() -> None:
 
 
 def measured(torch: Any, n: int, heads: int, causal: bool) -> dict[str, Any]:
-    """Times of both passes, and of forward alone; errors and bits at some hundred keys."""
+    """Times of both passes, and of forward alone; errors and bits."""
     from timing import by_kernel, together
 
     from pebblesim.gpu.torch import attention
@@ -81,18 +87,20 @@ def measured(torch: Any, n: int, heads: int, causal: bool) -> dict[str, Any]:
         return attention(q, k, k[..., :D_V], is_causal=causal, enable_gqa=True)
 
     forget()
-    few = min(n, 131 + n % 64)
-    q, k, dO = inputs(few)
+    some = n if n * n * heads <= MOST_PAIRS else 131 + n % 64
+    q, k, dO = inputs(some)
     leaves = [each.requires_grad_() for each in (q, k)]
     found, again = (torch.autograd.grad(attend(*leaves), leaves, dO) for _ in "12")
     wide = [each.detach().double().requires_grad_() for each in leaves]
     scores = wide[0] @ wide[1].transpose(2, 3) * D_K**-0.5
     if causal:
-        scores = scores.masked_fill(torch.ones(few, few, device="cuda", dtype=torch.bool).triu(1), -torch.inf)
+        scores = scores.masked_fill(torch.ones(some, some, device="cuda", dtype=torch.bool).triu(1), -torch.inf)
     right = torch.autograd.grad(torch.softmax(scores, -1) @ wide[1][..., :D_V], wide, dO.double())
     wrong = [float(f"{(a - b).norm() / b.norm():.2e}") for a, b in zip(found, right, strict=True)]
     same = all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
     del scores, wide, right, found, again
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
 
     q, k, dO = inputs(n)
     leaves = [each.requires_grad_() for each in (q, k)]
@@ -128,6 +136,7 @@ def main() -> None:
     parser = arguments(__doc__, 150.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--drawn", type=int, default=2, help="shapes that the seed draws")
+    parser.add_argument("--chosen", action="store_true", help="as many parts as attention chooses, and no others")
     parser.add_argument("--few", action="store_true", help="other numbers of parts for the first shape alone")
     resumed(parser.parse_args(), "heads_apart.jsonl", rows, table)
 

@@ -20,7 +20,7 @@ CALLS = ((512, 512, False), (256, 256, False), (192, 128, False), (128, 128, Tru
 """Columns of keys and of values, and whether the bits are to be the same."""
 
 SHAPES = ((1024, 64), (4096, 16), (16384, 4))
-"""Tokens, and heads."""
+"""Tokens, and heads. Kernels are compiled once for all of them."""
 
 MOST = 4096
 """Most tokens at which errors are found."""
@@ -28,7 +28,7 @@ MOST = 4096
 
 def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     """A row for each call, shape and mask."""
-    for (n, heads), (d_k, d_v, same), causal in product(SHAPES, CALLS, (True, False)):
+    for (d_k, d_v, same), causal, (n, heads) in product(CALLS, (True, False), SHAPES):
         key = f"d = {d_k}, {d_v}{', same bits' * same}, n = {n}, {heads} heads, {'causal' if causal else 'none'}"
         if key in known:
             continue

@@ -13,8 +13,9 @@ from typing import Any
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.gluon.block import ROWS, Block, filled, freed
 from pebblesim.kernels.gluon.boxes import sides
+from pebblesim.kernels.gluon.grid import longest_first
 from pebblesim.kernels.gluon.parts import PartsRoles
-from pebblesim.kernels.gluon.roles import expecting, longest_first
+from pebblesim.kernels.gluon.roles import expecting
 from pebblesim.kernels.gluon.widths import columns_of_part
 from pebblesim.kernels.terms import ZERO, Held, Items, Layout, Name, Number, Term, call, maximum, minimum, term
 from pebblesim.kernels.triton.grid import in_groups
