@@ -32,19 +32,23 @@ FEWEST, MOST = 300, 3000
 def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     """A row for each shape, mask and number of parts; that which `attention` takes is the first."""
     from pebblesim.advice import cards
+    from pebblesim.kernels.gluon import grid
     from pebblesim.operator.launching import launching
 
+    if asked.together:
+        grid.STREAMED_TOGETHER = asked.together * 2**20
+    if asked.even >= 0:
+        grid.EVEN = asked.even
     chance = random.Random(asked.seed)
     drawn = [(chance.randint(FEWEST, MOST), chance.choice((16, 64, 128))) for _ in range(asked.drawn)]
     chosen, long_enough = launching.parts_of_heads, launching.long_enough
     for n, heads in (SHAPES[0], *drawn, *SHAPES[1:]):
         most = max(1, cards.of_device(torch.cuda.get_device_properties(0)).size("multiprocessors") // -(-n // 128))
-        others = (
-            () if asked.chosen else (1, *(2**at for at in range(1, heads.bit_length()) if most / 4 < 2**at <= 2 * most))
-        )
+        others = (1, *(2**at for at in range(1, heads.bit_length()) if most / 4 < 2**at <= 2 * most))
         for causal in (True, False):
-            for parts in (0, *others):
+            for parts in (0,) if asked.chosen else (0, *others):
                 key = f"{heads} heads, n = {n}, {'causal' if causal else 'none'}, {parts or 'chosen'} parts"
+                key += f", {asked.together} MiB" * (asked.together > 0) + f", even {asked.even}" * (asked.even >= 0)
                 if key in known or (parts > 1 and asked.few and (n, heads) != SHAPES[0]):
                     continue
                 seen: list[int] = []
@@ -68,7 +72,7 @@ def forget() -> None:
     """Forget the passes that were made: the next ones may have other parts."""
     from pebblesim.operator.known import eager, recorded
 
-    for table in (recorded._KINDS, recorded._KEPT, recorded._SEEN, eager._CHECKED, eager._ALIKE):
+    for table in (recorded._KINDS, recorded._KEPT, recorded._SEEN, eager._CHECKED, eager._ALIKE, eager._COMPILED):
         table.clear()
 
 
@@ -138,6 +142,8 @@ def main() -> None:
     parser.add_argument("--drawn", type=int, default=2, help="shapes that the seed draws")
     parser.add_argument("--chosen", action="store_true", help="as many parts as attention chooses, and no others")
     parser.add_argument("--few", action="store_true", help="other numbers of parts for the first shape alone")
+    parser.add_argument("--together", type=int, default=0, help="MiB of L2 that heads may share, in the place of 52")
+    parser.add_argument("--even", type=int, default=-1, help="0: blocks with one tile; 1,000,000: with several")
     resumed(parser.parse_args(), "heads_apart.jsonl", rows, table)
 
 
