@@ -4,7 +4,7 @@
 
 Wide heads, values that are narrower than keys, and passes with the same bits in each call, at 16,384, 4,096 and 1,024
 tokens, without a mask and causal. A row of FOLDER/tables.jsonl has the microseconds of both passes and of the forward
-pass alone, on the card and with launches, those of each kernel, and the errors of O and of the gradients of a head
+pass alone, on the card and with launches, those of each kernel and of cuDNN's both passes, and the errors of O and of the gradients of a head
 against float64, up to 4,096 tokens. What is there is not measured again. `--table` shows the rows, without a GPU.
 """
 
@@ -16,11 +16,14 @@ from typing import Any
 
 from resumed import arguments, resumed
 
-CALLS = ((512, 512, False), (256, 256, False), (192, 128, False), (128, 128, True), (96, 96, True))
+CALLS = ((192, 128, False), (512, 512, False), (256, 256, False), (128, 128, True), (96, 96, True))
 """Columns of keys and of values, and whether the bits are to be the same."""
 
 SHAPES = ((1024, 64), (4096, 16), (16384, 4))
 """Tokens, and heads. Kernels are compiled once for all of them."""
+
+WIDEST = 256
+"""Most columns of cuDNN's kernels in PyTorch."""
 
 MOST = 4096
 """Most tokens at which errors are found."""
@@ -71,20 +74,31 @@ def measured(torch: Any, n: int, heads: int, d_k: int, d_v: int, same: bool, cau
         "forward": [lambda: attend(*(each.detach() for each in x))],
         "both": [lambda: torch.autograd.grad(attend(*x), x, dO)],
     }
+    if d_k <= WIDEST:
+        calls["cuDNN, both"] = [lambda: torch.autograd.grad(_cudnn(torch, causal, *x), x, dO)]
     times = together(torch, calls, 3)
     useful = n * n * heads * (0.5 if causal else 1.0) * 2 * (4 * d_k + 3 * d_v)
     rate = round(useful / times["both"]["card_us"] * 1e-6)
     return {"errors": errors, "times": times, "tflops": rate, "kernels": by_kernel(torch, calls["both"][0])}
 
 
+def _cudnn(torch: Any, causal: bool, *x: Any) -> Any:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        return torch.nn.functional.scaled_dot_product_attention(*x, is_causal=causal)
+
+
 def table(found: list[dict[str, Any]]) -> str:
     """The rows as a table."""
-    lines = ["| d | n | heads | mask | forward, µs | both, µs | both, TFLOP/s |", "|---" * 7 + "|"]
+    lines = ["| d | n | heads | mask | forward, µs | both, µs | both, TFLOP/s | cuDNN, both, µs |", "|---" * 8 + "|"]
     for row in (row for row in found if "times" in row):
         said = [f"{row['d_k']}, {row['d_v']}{', same bits' * row['same']}", f"{row['n']:,}", str(row["heads"])]
         said.append("causal" if row["causal"] else "none")
         said += [f"{row['times'][way]['card_us']:,.0f}" for way in ("forward", "both")]
-        lines.append(f"| {' | '.join([*said, str(row['tflops'])])} |")
+        other = row["times"].get("cuDNN, both")
+        said += [str(row["tflops"]), "–" if other is None else f"{other['card_us']:,.0f}"]
+        lines.append(f"| {' | '.join(said)} |")
     return "\n".join(lines)
 
 
