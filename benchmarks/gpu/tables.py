@@ -4,8 +4,9 @@
 
 Wide heads, values that are narrower than keys, and passes with the same bits in each call, at 16,384, 4,096 and 1,024
 tokens, without a mask and causal. A row of FOLDER/tables.jsonl has the microseconds of both passes and of the forward
-pass alone, on the card and with launches, those of each kernel and of cuDNN's both passes, and the errors of O and of the gradients of a head
-against float64, up to 4,096 tokens. What is there is not measured again. `--table` shows the rows, without a GPU.
+pass alone, on the card and with launches, those of each kernel and of cuDNN's passes, and the errors of O and of the
+gradients of a head against float64, up to 4,096 tokens. What is there is not measured again. `--table` shows the rows,
+without a GPU.
 """
 
 from __future__ import annotations
