@@ -398,7 +398,10 @@ def test_the_interpreter_finds_what_is_left_out_of_tables(change: tuple[str, str
         (("mbarrier.wait(free.index(slot), phase ^ 1)\n            mbarrier.arrive", "mbarrier.arrive"), "more arr"),
         (("mbarrier.arrive(full.index(slot), count=1)", "pass"), "all roles wait"),
         (("mbarrier.arrive(free.index(slot), count=2)", "pass"), "all roles wait"),
-        (("mbarrier.arrive(free.index(slot), count=2)", "mbarrier.arrive(free.index(slot), count=1)"), "all roles wait"),
+        (
+            ("mbarrier.arrive(free.index(slot), count=2)", "mbarrier.arrive(free.index(slot), count=1)"),
+            "all roles wait",
+        ),
         (("tma.store_wait(0)", "pass"), "additions that nobody waited for"),
         (("filled += end - first + 2", "filled += end - first"), "all roles wait|may not|more arrivals"),
     ],
