@@ -191,11 +191,8 @@ def gradients_without_notes(
     if grad_L is not None:
         tensors["dL"] = pairs.gathered(grad_L)
     results = {"dQ": pairs.rows(dQ, 0.0), "dK": pairs.columns(dK, 0.0), "dV": pairs.columns(dV, 0.0)}
-    later: list[tuple[Tensor, Tensor]] | None = [] if sinks is not None and grad_L is None else None
-    v = compute("backward", tensors, results, pairs.setting._replace(sinks=sinks is not None), later)
-    if sinks is None:
-        return made
-    return *made, gradient_of_sinks(v, L, grad_L, sinks, key.shape[1], pairs.queries, later or ())
+    v = compute("backward", tensors, results, pairs.setting._replace(sinks=sinks is not None))
+    return made if sinks is None else (*made, gradient_of_sinks(v, L, grad_L, sinks, key.shape[1], pairs.queries))
 
 
 def forward_on_gpu(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:

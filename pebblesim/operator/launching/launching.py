@@ -89,13 +89,7 @@ class Setting(NamedTuple):
     apart: bool = False
 
 
-def compute(
-    way: str,
-    tensors: dict[str, Any],
-    results: dict[str, Any],
-    setting: Setting,
-    later: list[tuple[Any, Any]] | None = None,
-) -> Any:
+def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting: Setting) -> Any:
     """Compute a pass for all heads at once or, where tables would take too much memory, for groups of heads.
 
     Args:
@@ -106,8 +100,6 @@ def compute(
             words from batch to batch.
         results: matrices that are written, by name: O, or dQ, dK and dV.
         setting: what is computed.
-        later: gets sums in float32 with their matrix, where one launch can round those of all heads afterwards; None if
-            they are rounded here.
 
     Returns:
         L, (batch · kv_heads, n_q · shared), of a forward pass; of a backward pass with sinks the row sums of dO ∘ O,
@@ -116,7 +108,7 @@ def compute(
     Q = tensors["Q"]
     if Q.is_cuda and Q.device.index != torch.cuda.current_device():
         with torch.cuda.device(Q.device):
-            return compute(way, tensors, results, setting, later)
+            return compute(way, tensors, results, setting)
     given = {name: fitted(each) if each.dim() == 4 else each for name, each in tensors.items()}
     made = {name: each if fits(each) else room_for(each, each.shape[-1]) for name, each in results.items()}
     if way == "backward" and not setting.apart and (number := groups_of(given, made, setting)) > 1:
@@ -128,9 +120,7 @@ def compute(
         if choice.cut is not None:
             rows = _gradients_in_parts(module, names, given, made, setting, choice.cut)
         else:
-            fitting = all(made[name] is each and layout.on_gpu(each) for name, each in results.items())
-            rounds, shared = choice.forecast.rounds, setting.pattern.shared
-            rows = _in_rounds(rounds, module, names, taken, made, shared, later if fitting else None)
+            rows = _in_rounds(choice.forecast.rounds, module, names, taken, made, setting.pattern.shared)
     for name, each in results.items():
         if made[name] is not each:
             each.copy_(made[name][..., : each.shape[-1]])
@@ -138,13 +128,7 @@ def compute(
 
 
 def _in_rounds(
-    rounds: int,
-    module: Any,
-    names: tuple[str, ...],
-    given: dict[str, Any],
-    results: dict[str, Any],
-    shared: int,
-    later: list[tuple[Any, Any]] | None = None,
+    rounds: int, module: Any, names: tuple[str, ...], given: dict[str, Any], results: dict[str, Any], shared: int
 ) -> Any:
     """Compute a pass for some heads after others, and return numbers of the rows of all, if there are some."""
     (batch, kv_heads), rows = next(given[name] for name in ("K", "C") if name in given).shape[:2], None
@@ -153,7 +137,7 @@ def _in_rounds(
         some, room = given, results
         if len(parts) > 1:
             some, room = (_of_part(each, part, shared, kv_heads) for each in (given, results))
-        of_part = _launched(module, names, some, room, later if len(parts) == 1 else None)
+        of_part = _launched(module, names, some, room)
         if of_part is not None:
             rows = _joined(rows, of_part, part, batch, kv_heads)
     return rows
@@ -248,26 +232,17 @@ def _of_cut(shared: int, heads: slice, queries: slice, keys: int, name: str, x: 
     return x[:, heads if heads.stop - heads.start < shared else slice(None), queries]
 
 
-def _launched(
-    module: Any,
-    names: tuple[str, ...],
-    given: dict[str, Any],
-    room: dict[str, Any],
-    later: list[tuple[Any, Any]] | None = None,
-) -> Any:
+def _launched(module: Any, names: tuple[str, ...], given: dict[str, Any], room: dict[str, Any]) -> Any:
     """Write the results of some heads, and return L, or the row sums of dO ∘ O, if there are some.
 
-    Sums in float32 are given back to PyTorch before other heads need theirs, or kept for `later`, as of `compute`.
+    Sums in float32 are given back to PyTorch before other heads need theirs.
     """
     others = {name: each for name, each in given.items() if name not in names}
     found = module.run(*(given[name] for name in names), results=room, **others)
     kv_heads = next(given[name] for name in ("K", "C") if name in given).shape[1]
     for name, each in room.items():
         if found[name] is not each:  # sums in float32
-            if later is None:
-                _rounded(found[name], each, kv_heads)
-            else:
-                later.append((found[name], each))
+            _rounded(found[name], each, kv_heads)
     return found.get("L", found.get(SHIFTED))
 
 

@@ -6,7 +6,6 @@ of exp(s - L) (dL - dO · O), and neither O nor dO is read again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import e, log2
 
 import torch
@@ -17,13 +16,7 @@ from pebblesim.operator.launching import layout
 
 
 def gradient_of_sinks(
-    v: Tensor,
-    L: Tensor,
-    grad_L: Tensor | None,
-    sinks: Tensor,
-    kv_heads: int,
-    queries: slice,
-    later: Sequence[tuple[Tensor, Tensor]] = (),
+    v: Tensor, L: Tensor, grad_L: Tensor | None, sinks: Tensor, kv_heads: int, queries: slice
 ) -> Tensor:
     """The gradient of sinks, in their shape and type, rounded once after the sum.
 
@@ -34,7 +27,6 @@ def gradient_of_sinks(
         sinks: (heads,), or (batch, heads).
         kv_heads: heads of keys of a batch.
         queries: those that see a key.
-        later: sums in float32, and where they are rounded to: at most one pair, on a GPU and without `grad_L`.
     """
     shared = sinks.shape[-1] // kv_heads
     seeing = slice(queries.start * shared, queries.stop * shared)
@@ -43,7 +35,7 @@ def gradient_of_sinks(
     if layout.on_gpu(v) and v.numel() and others is None:
         from pebblesim.operator.sinks.kernel import summed
 
-        return summed(v, of_seeing, sinks, kv_heads, *later)
+        return summed(v, of_seeing, sinks, kv_heads)
     s = (sinks.to(L.dtype) * log2(e)).clamp(max=HIGHEST).reshape(-1, kv_heads, 1, shared)
     less, of_rows = (each.reshape(-1, kv_heads, v.shape[1] // shared, shared) for each in (v, of_seeing))
     made = -(torch.exp2(s - of_rows).nan_to_num() * less).sum(2)  # not a number: no key, and s = -∞
