@@ -16,6 +16,7 @@ from pebblesim.kernels import statements as st
 from pebblesim.kernels.statements import KernelProgram, Statement, terms_of
 from pebblesim.kernels.terms import ZERO, Binary, Held, Method, Name, Number, Term, text, walk
 from pebblesim.kernels.words import WORDS
+from pebblesim.language import program as ir
 
 
 def in_order(body: st.Body, numbers: Mapping[str, Term] | None = None) -> Iterator[Statement]:
@@ -154,6 +155,17 @@ def slots_are_given_back(made: KernelProgram) -> Iterator[str]:
             yield f"{name} is arrived at {arrivals[name]} times, and waited for {waits[name]} times"
 
 
+def pieces_are_alike(made: KernelProgram) -> Iterator[str]:
+    """Loops over some tiles and over others of a loop of the schedule arrive at the same barriers."""
+    met: dict[ir.Loop, set[str]] = {}
+    for loop in st.within(made.rows):
+        if isinstance(loop, st.For) and loop.of is not None:
+            barriers = (names(each.barrier) for each in st.within(loop.body) if isinstance(each, st.Arrive))
+            arrived = set[str]().union(*barriers)
+            for name in sorted(arrived ^ met.setdefault(loop.of, arrived)):
+                yield f"{name} is arrived at for some tiles of line {loop.of.line}, and not for others"
+
+
 def stores_are_used(made: KernelProgram) -> Iterator[str]:
     """Words that threads store in shared memory are read or sent, and those that are sent were stored."""
     stored, used, sent = set[str](), set[str](), set[str]()
@@ -285,6 +297,7 @@ RULES: tuple[Callable[[KernelProgram], Iterator[str]], ...] = (
     barriers_are_complete,
     bytes_are_expected,
     slots_are_given_back,
+    pieces_are_alike,
     slots_are_free,
     slots_are_there,
     products_are_waited_for,

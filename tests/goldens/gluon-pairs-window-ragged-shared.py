@@ -124,6 +124,9 @@ def P_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, P_
                 last = slot
             S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
             mbarrier.arrive(K_j_free.index(last), count=1)
+            if j + 1 == gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128)):
+                for k in gl.static_range(2):
+                    mbarrier.arrive(Q_i_free.index(k), count=1)
             S_ij = gl.where((at_j[None, :] <= (at_i // 2)[:, None]) & (at_j[None, :] >= (at_i // 2 - 256)[:, None]), S_ij, float("-inf"))
             S_ij = gl.exp2(S_ij * 0.18033688011112042 - gl.where(L_i != float("-inf"), L_i, 0.0)[:, None])
             tma.store_wait(0)
@@ -147,14 +150,15 @@ def P_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, P_
                 last = slot
             S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
             mbarrier.arrive(K_j_free.index(last), count=1)
+            if j_2 + 1 == gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128)):
+                for k in gl.static_range(2):
+                    mbarrier.arrive(Q_i_free.index(k), count=1)
             S_ij = gl.where((at_j_2[None, :] <= gl.minimum(at_i // 2, n_k - 1)[:, None]) & (at_j_2[None, :] >= (at_i // 2 - 256)[:, None]), S_ij, float("-inf"))
             S_ij = gl.exp2(S_ij * 0.18033688011112042 - gl.where(L_i != float("-inf"), L_i, 0.0)[:, None])
             tma.store_wait(0)
             P_tile.index(w).store(S_ij.to(gl.bfloat16))
             fence_async_shared()
             tma.async_copy_shared_to_global(P_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], P_tile.index(w))
-        for k in gl.static_range(2):
-            mbarrier.arrive(Q_i_free.index(k), count=1)
         tma.store_wait(0)
         filled += gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128)) - gl.maximum(i * 128 // 2 - 256, 0) // 128
 
@@ -307,6 +311,9 @@ def dS_rows(w: gl.constexpr, dO_i, dO_i_full, dO_i_free, V_j, V_j_full, V_j_free
                 last = slot
             S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
             mbarrier.arrive(V_j_free.index(last), count=1)
+            if j + 1 == gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128)):
+                for k in gl.static_range(2):
+                    mbarrier.arrive(dO_i_free.index(k), count=1)
             mbarrier.wait(dS_tile_full.index(2 * w + ((filled + (j - gl.maximum(i * 128 // 2 - 256, 0) // 128)) & 1)), ((filled + (j - gl.maximum(i * 128 // 2 - 256, 0) // 128)) // 2) & 1)
             P_ij = dS_tile.index(2 * w + ((filled + (j - gl.maximum(i * 128 // 2 - 256, 0) // 128)) & 1)).load(tile_128)
             S_ij = P_ij.to(gl.float32) * (S_ij - v_i.to(gl.float32)[:, None])
@@ -334,14 +341,15 @@ def dS_rows(w: gl.constexpr, dO_i, dO_i_full, dO_i_free, V_j, V_j_full, V_j_free
                 last = slot
             S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
             mbarrier.arrive(V_j_free.index(last), count=1)
+            if j_2 + 1 == gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128)):
+                for k in gl.static_range(2):
+                    mbarrier.arrive(dO_i_free.index(k), count=1)
             mbarrier.wait(dS_tile_full.index(2 * w + ((filled + (j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128)) & 1)), ((filled + (j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128)) // 2) & 1)
             P_ij = dS_tile.index(2 * w + ((filled + (j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128)) & 1)).load(tile_128)
             S_ij = P_ij.to(gl.float32) * (S_ij - v_i.to(gl.float32)[:, None])
             dS_tile.index(2 * w + ((filled + (j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128)) & 1)).store(gl.where((at_j_2[None, :] <= (at_i // 2)[:, None]) & (at_j_2[None, :] >= (at_i // 2 - 256)[:, None]), S_ij, 0.0).to(gl.bfloat16))
             fence_async_shared()
             tma.async_copy_shared_to_global(dS_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], dS_tile.index(2 * w + ((filled + (j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128)) & 1)))
-        for k in gl.static_range(2):
-            mbarrier.arrive(dO_i_free.index(k), count=1)
         tma.store_wait(0)
         filled += gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128)) - gl.maximum(i * 128 // 2 - 256, 0) // 128
 

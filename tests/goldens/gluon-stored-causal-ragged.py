@@ -114,6 +114,9 @@ def A_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, 
                 last = slot
             S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
             mbarrier.arrive(K_j_free.index(last), count=1)
+            if j + 1 == gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128)):
+                for k in gl.static_range(4, 8):
+                    mbarrier.arrive(Q_i_free.index(k - 4), count=1)
             m_new = gl.max(S_ij, axis=1) * 0.18033688011112042
             m_new = gl.maximum(m_i, m_new)
             m_i = gl.exp2(gl.where(m_i == m_new, 0.0, m_i - m_new))
@@ -144,6 +147,9 @@ def A_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, 
                 last = slot
             S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
             mbarrier.arrive(K_j_free.index(last), count=1)
+            if j_2 + 1 == gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128)):
+                for k in gl.static_range(4, 8):
+                    mbarrier.arrive(Q_i_free.index(k - 4), count=1)
             S_ij = gl.where(gl.arange(0, 128, gl.SliceLayout(0, tile_128))[None, :] <= (gl.minimum(at_i, n_k - 1) - j_2 * 128)[:, None], S_ij, float("-inf"))
             m_new = gl.max(S_ij, axis=1) * 0.18033688011112042
             m_new = gl.maximum(m_i, m_new)
@@ -159,8 +165,6 @@ def A_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, 
             fence_async_shared()
             tma.async_copy_shared_to_global(A_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) + j_2) * 128 + w * 64, 0], A_tile.index(w))
             m_i = m_new
-        for k in gl.static_range(4, 8):
-            mbarrier.arrive(Q_i_free.index(k - 4), count=1)
         tma.store_wait(0)
         gl.store(l_m_at + at_i, l_i.to(l_m_at.dtype.element_ty), mask=at_i < n_q)
         m_i = m_i + gl.log2(l_i)

@@ -97,6 +97,9 @@ def A_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, A_
                 last = slot
             S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
             mbarrier.arrive(K_j_free.index(last), count=1)
+            if j + 1 == n_k // 128:
+                for k in gl.static_range(2):
+                    mbarrier.arrive(Q_i_free.index(k), count=1)
             m_new = gl.max(S_ij, axis=1) * 0.18033688011112042
             m_new = gl.maximum(m_i, m_new)
             m_i = gl.exp2(m_i - m_new)
@@ -109,8 +112,6 @@ def A_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, A_
             fence_async_shared()
             tma.async_copy_shared_to_global(A_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) + j) * 128 + w * 64, 0], A_tile.index(w))
             m_i = m_new
-        for k in gl.static_range(2):
-            mbarrier.arrive(Q_i_free.index(k), count=1)
         tma.store_wait(0)
         gl.store(l_m_at + at_i, l_i.to(l_m_at.dtype.element_ty))
         m_i = m_i + gl.log2(l_i)

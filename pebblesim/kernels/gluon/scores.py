@@ -116,8 +116,7 @@ class ScoresRoles(PartsRoles):
             self.say(st.When(low < high, tuple(self._fetch(self.before, low))))
         for piece in self.pieces():
             self.over(node, piece)
-        free = st.Arrive(freed(self.rows.name, self._room_of_rows()))
-        self.say(st.For("k", Number(self.kept), Number(self.parts), (free,), unrolled=True), st.Sent())
+        self.say(st.Sent())
 
     def _fetch(self, node: ir.Read, number: Term) -> list[st.Statement]:
         """Ask for a tile of another table, once the copy engine has taken the tile that was there."""
@@ -157,6 +156,9 @@ class ScoresRoles(PartsRoles):
             half = both(k.equals(self.parts // 2), number + 1 < high)
             body.append(st.When(half, tuple(self._fetch(self.before, number + 1))))
         self.one_behind((to,), self.ring.name, self.parts, body)
+        free = st.Arrive(freed(self.rows.name, self._room_of_rows()))
+        of_next = st.For("k", Number(self.kept), Number(self.parts), (free,), unrolled=True)
+        self.say(st.When((number + 1).equals(high), (of_next,)))  # those of the next tile come meanwhile
 
     def _take(self) -> None:
         """Take a tile of another table, once it is there."""
