@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import textwrap
+from functools import cache
 from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 
 from pebblesim.kernels.gluon.gluon import gluon
 from pebblesim.kernels.gluon.text import STREAMED_TOGETHER, heads_together
@@ -101,27 +102,47 @@ def test_heads_that_are_ordered_together_are_in_even_groups(n: int, heads: int) 
     assert sides[-1] > together - len(sides)
 
 
-@settings(max_examples=40)
-@given(n=st.integers(1, 900), heads=st.integers(1, 9), together=st.integers(1, 9), kernel=st.sampled_from(["dQ", "dK"]))
-def test_products_with_a_table_have_each_tile_once_and_long_ones_first(
-    n: int, heads: int, together: int, kernel: str
-) -> None:
-    """Under a causal mask: the lines that find a tile, for each number of the grid."""
-    band, dims = Band("causal", None, 0), {"n_q": n, "n_k": n, "d_k": 192, "d_v": 64}
+@cache
+def role_of(kernel: str) -> str:
+    """The lines of the warp that loads that find a tile, under a causal mask, for all lengths."""
+    band, dims = Band("causal", None, 0), {"n_q": 901, "n_k": 901, "d_k": 192, "d_v": 64}
     blocks, name = {"a": 128, "b": 128, "c": 64, "e": 64}, "small-cache-backward-resident"
     text = gluon(get(name).in_dims(dims).under(band), {**dims, **blocks}, "bfloat16", band, stages=8).text
     (role,) = re.findall(rf"def {kernel}_loads\(.*?(?=    for k in)", text, re.DOTALL)
+    return str(role)
+
+
+@given(
+    n=st.integers(1, 900),
+    heads=st.integers(1, 9),
+    together=st.integers(1, 9),
+    kernel=st.sampled_from(["dQ", "dK"]),
+    blocks=st.none() | st.integers(1, 30),
+)
+def test_products_with_a_table_have_each_tile_once(
+    n: int, heads: int, together: int, kernel: str, blocks: int | None
+) -> None:
+    """Under a causal mask: blocks with one tile have the longest first, and others long and short ones in turn."""
+    role = role_of(kernel)
     begin, each = re.split(r"    for tile in .*\n", role.partition("\n")[2])
     known = {"gl": SCALARS, "n": n, "n_q": n, "n_k": n, "heads": heads, "together": min(together, heads)}
     exec(textwrap.dedent(begin), known)
-    find = textwrap.dedent(each).replace("gl.program_id(0)", "0").replace("gl.num_programs(0)", "1")
     tiles, seen, lengths = -(-n // 128), set[tuple[int, int, int]](), dict[int, list[int]]()
-    for tile in range(tiles * 3 * heads):
-        exec(find, known | {"tile": tile}, found := dict[str, int]())
+    many = tiles * 3 * heads
+    blocks = many if blocks is None else min(blocks, many)
+    find, told = textwrap.dedent(each), SimpleNamespace(**vars(SCALARS), num_programs=lambda axis: blocks)
+    for tile in range(many):
+        told.program_id = lambda axis, block=tile % blocks: block
+        exec(find, known | {"gl": told, "tile": tile}, found := dict[str, int]())
         seen.add((found["head"], found["i"], found["j"]))
         lengths.setdefault(found["group"], []).append(found["end"] - found["first"])
-    assert len(seen) == tiles * 3 * heads and seen <= {*product(range(heads), range(tiles), range(3))}
-    assert all(some == sorted(some, reverse=True) for some in lengths.values())
+    assert len(seen) == many and seen <= {*product(range(heads), range(tiles), range(3))}
+    if blocks == many:
+        assert all(some == sorted(some, reverse=True) for some in lengths.values())
+    elif heads <= together and blocks > 1 and many >= 4 * blocks:
+        (some,) = lengths.values()
+        shares = [sum(some[block::blocks]) for block in range(blocks)]
+        assert max(shares) - min(shares) <= 2 * max(some)
 
 
 @pytest.mark.parametrize("shared", [0, 2])

@@ -222,7 +222,11 @@ def dQ_loads(dS_tiles, K_tiles, dS_part, K_part, full, free, n_q, n_k, heads, to
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * wide * together), tile % (tiles * wide * together)
+        block, before = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (before + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
+        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, place = group * together + rank % side, rank // side
         i, j = place // wide, place % wide
@@ -247,7 +251,11 @@ def dQ_rows(w: gl.constexpr, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, he
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * wide * together), tile % (tiles * wide * together)
+        block, before = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (before + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
+        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, place = group * together + rank % side, rank // side
         i, j = place // wide, place % wide
@@ -292,7 +300,11 @@ def dK_loads(dS_tiles, Q_tiles, dS_part, Q_part, full, free, n_q, n_k, heads, to
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * wide * together), tile % (tiles * wide * together)
+        block, before = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (before + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
+        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, place = group * together + rank % side, rank // side
         i, j = place // wide, place % wide
@@ -316,7 +328,11 @@ def dK_rows(w: gl.constexpr, dS_part, Q_part, full, free, dK_tiles, n_q, n_k, he
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * wide * together), tile % (tiles * wide * together)
+        block, before = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (before + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
+        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, place = group * together + rank % side, rank // side
         i, j = place // wide, place % wide
@@ -390,14 +406,14 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
     dS_tiles = pairs_of(dS_ptr, 128, 64)
     K_tiles = tiles_of(K_ptr, 64, 128)
     dQ_tiles = tiles_of(dQ_ptr, 64, 128, 4)
-    together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 192), 1)))  # heads whose long tiles come first
+    together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 256), 1)))  # heads whose long tiles come first
     most = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = triton.cdiv(n_q, 128) * heads
     dQ[(min(blocks, most) if 3 * blocks >= most * triton.cdiv(n_k, 128) else blocks, 1)](dS_tiles, K_tiles, dQ_tiles, n_q, n_k, heads, together, own, num_warps=4)
     dS_tiles = pairs_of(dS_ptr, 64, 128)
     Q_tiles = tiles_of(Q_ptr, 64, 128, 4)
     dK_tiles = tiles_of(dK_ptr, 64, 128)
-    together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_q * 192), 1)))  # heads whose long tiles come first
+    together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_q * 256), 1)))  # heads whose long tiles come first
     most = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = triton.cdiv(n_k, 128) * heads
     dK[(min(blocks, most) if 3 * blocks >= most * triton.cdiv(n_q, 128) else blocks, 1)](dS_tiles, Q_tiles, dK_tiles, n_q, n_k, heads, together, own, num_warps=4)

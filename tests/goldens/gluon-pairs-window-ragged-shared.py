@@ -73,7 +73,11 @@ def P_loads(Q_tiles, K_tiles, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, 
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * together), tile % (tiles * together)
+        block, before = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (before + 1) // 2 + block // 2
+        last_left = tiles * heads - 1 - before // 2 - block // 2
+        nth = tile + gl.minimum(tiles * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
+        group, rank = nth // (tiles * together), nth % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
         i = tiles - 1 - i
@@ -96,7 +100,11 @@ def P_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, P_
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * together), tile % (tiles * together)
+        block, before = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (before + 1) // 2 + block // 2
+        last_left = tiles * heads - 1 - before // 2 - block // 2
+        nth = tile + gl.minimum(tiles * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
+        group, rank = nth // (tiles * together), nth % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
         i = tiles - 1 - i
@@ -184,7 +192,11 @@ def dV_loads(P_tiles, dO_tiles, P_part, dO_part, full, free, n_q, n_k, heads, to
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * wide * together), tile % (tiles * wide * together)
+        block, before = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (before + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
+        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, place = group * together + rank % side, rank // side
         i, j = place // wide, place % wide
@@ -208,7 +220,11 @@ def dV_rows(w: gl.constexpr, P_part, dO_part, full, free, dV_tiles, n_q, n_k, he
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * wide * together), tile % (tiles * wide * together)
+        block, before = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (before + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
+        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, place = group * together + rank % side, rank // side
         i, j = place // wide, place % wide
@@ -252,7 +268,11 @@ def dS_loads(dO_tiles, V_tiles, dO_i, dO_i_full, dO_i_free, V_j, V_j_full, V_j_f
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * together), tile % (tiles * together)
+        block, before = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (before + 1) // 2 + block // 2
+        last_left = tiles * heads - 1 - before // 2 - block // 2
+        nth = tile + gl.minimum(tiles * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
+        group, rank = nth // (tiles * together), nth % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
         i = tiles - 1 - i
@@ -275,7 +295,11 @@ def dS_rows(w: gl.constexpr, dO_i, dO_i_full, dO_i_free, V_j, V_j_full, V_j_free
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * together), tile % (tiles * together)
+        block, before = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (before + 1) // 2 + block // 2
+        last_left = tiles * heads - 1 - before // 2 - block // 2
+        nth = tile + gl.minimum(tiles * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
+        group, rank = nth // (tiles * together), nth % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
         i = tiles - 1 - i
@@ -376,7 +400,11 @@ def dQ_loads(dS_tiles, K_tiles, dS_part, K_part, full, free, n_q, n_k, heads, to
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * wide * together), tile % (tiles * wide * together)
+        block, before = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (before + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
+        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, place = group * together + rank % side, rank // side
         i, j = place // wide, place % wide
@@ -401,7 +429,11 @@ def dQ_rows(w: gl.constexpr, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, he
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * wide * together), tile % (tiles * wide * together)
+        block, before = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (before + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
+        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, place = group * together + rank % side, rank // side
         i, j = place // wide, place % wide
@@ -446,7 +478,11 @@ def dK_loads(dS_tiles, Q_tiles, dS_part, Q_part, full, free, n_q, n_k, heads, to
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * wide * together), tile % (tiles * wide * together)
+        block, before = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (before + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
+        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, place = group * together + rank % side, rank // side
         i, j = place // wide, place % wide
@@ -470,7 +506,11 @@ def dK_rows(w: gl.constexpr, dS_part, Q_part, full, free, dK_tiles, n_q, n_k, he
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * wide * together), tile % (tiles * wide * together)
+        block, before = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (before + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
+        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, place = group * together + rank % side, rank // side
         i, j = place // wide, place % wide
@@ -543,7 +583,7 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
     P_tiles = pairs_of(P_ptr, 64, 128)
     dO_tiles = tiles_of(dO_ptr, 64, 256, 2)
     dV_tiles = tiles_of(dV_ptr, 64, 256)
-    together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_q * 256), 1)))  # heads whose long tiles come first
+    together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_q * 512), 1)))  # heads whose long tiles come first
     most = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = triton.cdiv(n_k, 128) * heads
     dV[(min(blocks, most) if 3 * blocks >= most * triton.cdiv(n_q, 128) else blocks, 1)](P_tiles, dO_tiles, dV_tiles, n_q, n_k, heads, together, own, num_warps=4)
@@ -558,14 +598,14 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
     dS_tiles = pairs_of(dS_ptr, 128, 64)
     K_tiles = tiles_of(K_ptr, 64, 256)
     dQ_tiles = tiles_of(dQ_ptr, 64, 256, 2)
-    together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 256), 1)))  # heads whose long tiles come first
+    together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 512), 1)))  # heads whose long tiles come first
     most = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = triton.cdiv(n_q, 128) * heads
     dQ[(min(blocks, most) if 3 * blocks >= most * triton.cdiv(n_k, 128) else blocks, 1)](dS_tiles, K_tiles, dQ_tiles, n_q, n_k, heads, together, own, num_warps=4)
     dS_tiles = pairs_of(dS_ptr, 64, 128)
     Q_tiles = tiles_of(Q_ptr, 64, 256, 2)
     dK_tiles = tiles_of(dK_ptr, 64, 256)
-    together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_q * 256), 1)))  # heads whose long tiles come first
+    together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_q * 512), 1)))  # heads whose long tiles come first
     most = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = triton.cdiv(n_k, 128) * heads
     dK[(min(blocks, most) if 3 * blocks >= most * triton.cdiv(n_q, 128) else blocks, 1)](dS_tiles, Q_tiles, dK_tiles, n_q, n_k, heads, together, own, num_warps=4)

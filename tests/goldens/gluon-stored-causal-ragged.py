@@ -50,7 +50,11 @@ def A_1_loads(Q_tiles, K_tiles, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * together), tile % (tiles * together)
+        block, before = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (before + 1) // 2 + block // 2
+        last_left = tiles * heads - 1 - before // 2 - block // 2
+        nth = tile + gl.minimum(tiles * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
+        group, rank = nth // (tiles * together), nth % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
         i = tiles - 1 - i
@@ -78,7 +82,11 @@ def A_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, 
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * together), tile % (tiles * together)
+        block, before = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (before + 1) // 2 + block // 2
+        last_left = tiles * heads - 1 - before // 2 - block // 2
+        nth = tile + gl.minimum(tiles * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
+        group, rank = nth // (tiles * together), nth % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
         i = tiles - 1 - i
@@ -193,7 +201,11 @@ def O_1_loads(A_tiles, V_tiles, A_part, V_part, full, free, n_q, n_k, heads, tog
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * wide * together), tile % (tiles * wide * together)
+        block, before = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (before + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
+        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, place = group * together + rank % side, rank // side
         i, k_2 = place // wide, place % wide
@@ -218,7 +230,11 @@ def O_1_rows(w: gl.constexpr, A_part, V_part, full, free, O_tiles, a_ptr, l_m_pt
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * wide * together), tile % (tiles * wide * together)
+        block, before = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (before + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
+        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, place = group * together + rank % side, rank // side
         i, k_2 = place // wide, place % wide

@@ -77,7 +77,8 @@ class Grid(Lowering):
         if not self.numbers:
             head = st.Let(("head", name), (call("program_id", 1), call("program_id", 0)))
             return [head, *self.split_head(), *body]
-        each = [*self.placed(term("tile"))]
+        mixed = plan.persistent and scope.mask is not None
+        each = [*self.from_both_ends(), *self.placed(term("nth"))] if mixed else [*self.placed(term("tile"))]
         if longest_last(scope.launch, scope.launch.grid[0], scope.mask):
             each.append(st.Let((name,), (term("tiles") - 1 - self.number,)))
         each += [*self.split_head(), *body]
@@ -89,6 +90,23 @@ class Grid(Lowering):
         filled = st.Let(("filled",), (self.fills(),), more=True)
         loop = st.For("tile", call("program_id", 0), many, (turn, *each, filled), step=blocks)
         return [*opening, st.Let(("filled",), (Number(0),), "slots of each ring before a tile"), loop]
+
+    def from_both_ends(self) -> list[st.Statement]:
+        """The statements that find the tile of a block's turn: of several, long and short ones in turn.
+
+        So blocks have shares that are even, and what a tile costs memory whatever its length is spread over all of the
+        time. Half of the blocks begin with a long one. Blocks with one tile have the longest first.
+        """
+        block, blocks, many = term("block"), call("num_programs", 0), self.of_head * "heads"
+        before, first, last = term("before"), term("first_left"), term("last_left")
+        mixed = first + ((term("turn") + block) & 1) * (last - first)
+        several = minimum(many // blocks - 1, 1)
+        return [
+            st.Let(("block", "before"), (call("program_id", 0), term("turn") * blocks)),
+            st.Let(("first_left",), ((before + 1) // 2 + block // 2,)),
+            st.Let(("last_left",), (many - 1 - before // 2 - block // 2,)),
+            st.Let(("nth",), (term("tile") + several * (mixed - "tile"),), "long and short ones in turn"),
+        ]
 
     def counted(self) -> list[st.Statement]:
         """The statements that count the tiles of a side of a head."""

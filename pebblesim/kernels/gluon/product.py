@@ -45,8 +45,8 @@ class ProductRoles(PartsRoles):
 
     @property
     def streamed_words(self) -> int:
-        """Words of a row of the matrix, all of whose columns the blocks of a head stream."""
-        return self.setting.sizes[self.columns_of_grid.range.dim]
+        """Words of a row of the matrix, all of whose columns the blocks of a head stream, in whole tiles."""
+        return self.beside * self.right.pitch
 
     def within_tile(self, body: list[st.Statement]) -> list[st.Statement]:
         """The statements of a role, behind those that find the head, the tile, and the parts that are streamed."""
