@@ -222,9 +222,9 @@ def dQ_loads(dS_tiles, K_tiles, dS_part, K_part, full, free, n_q, n_k, heads, to
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, before = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (before + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        block, taken = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (taken + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
         nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
         group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
@@ -251,9 +251,9 @@ def dQ_rows(w: gl.constexpr, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, he
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, before = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (before + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        block, taken = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (taken + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
         nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
         group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
@@ -300,9 +300,9 @@ def dK_loads(dS_tiles, Q_tiles, dS_part, Q_part, full, free, n_q, n_k, heads, to
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, before = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (before + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        block, taken = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (taken + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
         nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
         group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
@@ -328,9 +328,9 @@ def dK_rows(w: gl.constexpr, dS_part, Q_part, full, free, dK_tiles, n_q, n_k, he
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, before = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (before + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        block, taken = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (taken + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
         nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
         group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first

@@ -73,9 +73,9 @@ def P_loads(Q_tiles, K_tiles, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, 
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, before = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (before + 1) // 2 + block // 2
-        last_left = tiles * heads - 1 - before // 2 - block // 2
+        block, taken = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (taken + 1) // 2 + block // 2
+        last_left = tiles * heads - 1 - taken // 2 - block // 2
         nth = tile + gl.minimum(tiles * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
         group, rank = nth // (tiles * together), nth % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
@@ -100,9 +100,9 @@ def P_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, P_
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, before = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (before + 1) // 2 + block // 2
-        last_left = tiles * heads - 1 - before // 2 - block // 2
+        block, taken = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (taken + 1) // 2 + block // 2
+        last_left = tiles * heads - 1 - taken // 2 - block // 2
         nth = tile + gl.minimum(tiles * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
         group, rank = nth // (tiles * together), nth % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
@@ -192,9 +192,9 @@ def dV_loads(P_tiles, dO_tiles, P_part, dO_part, full, free, n_q, n_k, heads, to
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, before = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (before + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        block, taken = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (taken + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
         nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
         group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
@@ -220,9 +220,9 @@ def dV_rows(w: gl.constexpr, P_part, dO_part, full, free, dV_tiles, n_q, n_k, he
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, before = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (before + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        block, taken = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (taken + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
         nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
         group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
@@ -268,9 +268,9 @@ def dS_loads(dO_tiles, V_tiles, dO_i, dO_i_full, dO_i_free, V_j, V_j_full, V_j_f
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, before = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (before + 1) // 2 + block // 2
-        last_left = tiles * heads - 1 - before // 2 - block // 2
+        block, taken = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (taken + 1) // 2 + block // 2
+        last_left = tiles * heads - 1 - taken // 2 - block // 2
         nth = tile + gl.minimum(tiles * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
         group, rank = nth // (tiles * together), nth % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
@@ -295,9 +295,9 @@ def dS_rows(w: gl.constexpr, dO_i, dO_i_full, dO_i_free, V_j, V_j_full, V_j_free
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, before = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (before + 1) // 2 + block // 2
-        last_left = tiles * heads - 1 - before // 2 - block // 2
+        block, taken = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (taken + 1) // 2 + block // 2
+        last_left = tiles * heads - 1 - taken // 2 - block // 2
         nth = tile + gl.minimum(tiles * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
         group, rank = nth // (tiles * together), nth % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
@@ -400,9 +400,9 @@ def dQ_loads(dS_tiles, K_tiles, dS_part, K_part, full, free, n_q, n_k, heads, to
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, before = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (before + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        block, taken = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (taken + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
         nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
         group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
@@ -429,9 +429,9 @@ def dQ_rows(w: gl.constexpr, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, he
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, before = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (before + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        block, taken = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (taken + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
         nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
         group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
@@ -478,9 +478,9 @@ def dK_loads(dS_tiles, Q_tiles, dS_part, Q_part, full, free, n_q, n_k, heads, to
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, before = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (before + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        block, taken = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (taken + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
         nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
         group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
@@ -506,9 +506,9 @@ def dK_rows(w: gl.constexpr, dS_part, Q_part, full, free, dK_tiles, n_q, n_k, he
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, before = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (before + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        block, taken = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (taken + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
         nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
         group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first

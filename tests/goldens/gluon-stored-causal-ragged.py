@@ -50,9 +50,9 @@ def A_1_loads(Q_tiles, K_tiles, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, before = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (before + 1) // 2 + block // 2
-        last_left = tiles * heads - 1 - before // 2 - block // 2
+        block, taken = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (taken + 1) // 2 + block // 2
+        last_left = tiles * heads - 1 - taken // 2 - block // 2
         nth = tile + gl.minimum(tiles * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
         group, rank = nth // (tiles * together), nth % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
@@ -82,9 +82,9 @@ def A_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, 
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, before = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (before + 1) // 2 + block // 2
-        last_left = tiles * heads - 1 - before // 2 - block // 2
+        block, taken = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (taken + 1) // 2 + block // 2
+        last_left = tiles * heads - 1 - taken // 2 - block // 2
         nth = tile + gl.minimum(tiles * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
         group, rank = nth // (tiles * together), nth % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
@@ -201,9 +201,9 @@ def O_1_loads(A_tiles, V_tiles, A_part, V_part, full, free, n_q, n_k, heads, tog
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, before = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (before + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        block, taken = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (taken + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
         nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
         group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
@@ -230,9 +230,9 @@ def O_1_rows(w: gl.constexpr, A_part, V_part, full, free, O_tiles, a_ptr, l_m_pt
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, before = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (before + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - before // 2 - block // 2
+        block, taken = gl.program_id(0), turn * gl.num_programs(0)
+        first_left = (taken + 1) // 2 + block // 2
+        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
         nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
         group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first

@@ -98,13 +98,13 @@ class Grid(Lowering):
         time. Half of the blocks begin with a long one. Blocks with one tile have the longest first.
         """
         block, blocks, many = term("block"), call("num_programs", 0), self.of_head * "heads"
-        before, first, last = term("before"), term("first_left"), term("last_left")
+        taken, first, last = term("taken"), term("first_left"), term("last_left")
         mixed = first + ((term("turn") + block) & 1) * (last - first)
         several = minimum(many // blocks - 1, 1)
         return [
-            st.Let(("block", "before"), (call("program_id", 0), term("turn") * blocks)),
-            st.Let(("first_left",), ((before + 1) // 2 + block // 2,)),
-            st.Let(("last_left",), (many - 1 - before // 2 - block // 2,)),
+            st.Let(("block", "taken"), (call("program_id", 0), term("turn") * blocks)),
+            st.Let(("first_left",), ((taken + 1) // 2 + block // 2,)),
+            st.Let(("last_left",), (many - 1 - taken // 2 - block // 2,)),
             st.Let(("nth",), (term("tile") + several * (mixed - "tile"),), "long and short ones in turn"),
         ]
 
