@@ -8,6 +8,7 @@ by then, and the copy engine writes it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pebblesim.kernels import statements as st
@@ -108,12 +109,13 @@ class ProductRoles(PartsRoles):
         """The statements of the warp that loads: one part after the other."""
         k, slot, full = term("k"), Name("slot"), filled("", "slot")
         part = term("first") + "end" - 1 - k if self.from_end() else k
-        copies: list[st.Statement] = [
-            self.copied(self.left.read, self.left.name, slot, self.place(part), full),
-            *(self.copy(each, slot, part, self.named_tile[1]) for each in self.rights),
-        ]
-        free = st.Wait(freed("", slot), term("phase") ^ 1)
-        body = (self.scope.slot(k - "first"), free, *expecting(full, copies))
+        free, left = st.Wait(freed("", slot), term("phase") ^ 1), self.left
+
+        def brought(number: int) -> list[st.Statement]:
+            copies = [self.copy(each, slot, part, self.named_tile[1]) for each in self.rights[:number]]
+            return [free, *expecting(full, [self.copied(left.read, left.name, slot, self.place(part), full), *copies])]
+
+        body = (self.scope.slot(k - "first"), *self._of_those_that_exist(brought))
         handed = (self.scope.slot(self._sent_at("k")), free, st.Arrive(full))
         send = st.For("k", ZERO, Number(self.sends), handed)
         return [st.For("k", term("first"), term("end"), body, of=self.nest.inner), *[send] * (self.sends > 0)]
@@ -129,13 +131,27 @@ class ProductRoles(PartsRoles):
 
     def fused(self, outer: ir.Loop, inner: ir.Loop) -> None:
         """Parts one after the other, with nothing between them: a product runs while the next one is issued."""
+        self.say(*self._of_those_that_exist(lambda number: self._in_a_row(inner, number)))
+
+    def _of_those_that_exist(self, made: Callable[[int], list[st.Statement]]) -> list[st.Statement]:
+        """Statements for the first parts of a tile's columns, so many of them: of the last tile, those that exist."""
+        columns = self.setting.sizes[self.columns_of_grid.range.dim] - (self.beside - 1) * self.right.pitch
+        whole, some = len(self.rights), -(-columns // self.right.width)
+        if some >= whole or len(self.plan.loop.body) > 1:
+            return made(whole)
+        if self.beside == 1:
+            return made(some)
+        return [st.When(self.named_tile[1].equals(self.beside - 1), tuple(made(some)), tuple(made(whole)))]
+
+    def _in_a_row(self, inner: ir.Loop, number: int) -> list[st.Statement]:
+        """The products of all parts of terms with the first parts of the columns, so many of these."""
         stages, turn, before = self.plan.stages, term("k") - "first", term("filled")
-        to, issued = self._issued(turn)
+        to, issued = self._issued(turn, number)
         earlier = st.When(term("k") > "first", (st.Arrive(freed("", (before + turn - 1) % stages)),))
         body = (*issued, st.Settle(to, len(to)), earlier)
         last = st.Arrive(freed("", (before + "end" - "first" - 1) % stages))
-        self.say(st.For("k", term("first"), term("end"), body, of=inner), st.Settle(to, 0))
-        self.say(st.When(term("first") < "end", (last,)))
+        ended = st.When(term("first") < "end", (last,))
+        return [st.For("k", term("first"), term("end"), body, of=inner), st.Settle(to, 0), ended]
 
     def loop(self, node: ir.Loop) -> None:
         """Tiles of terms; the last, if it is ragged, apart: it has fewer parts."""
@@ -160,12 +176,12 @@ class ProductRoles(PartsRoles):
         body = (*issued, st.Settle(to, 0), st.Arrive(freed("", "slot")))
         self.say(st.For("k", number * self.parts, term("end"), body, of=self.nest.inner))
 
-    def _issued(self, turn: Term) -> tuple[tuple[Held, ...], list[st.Statement]]:
-        """Wait for a part, and issue its products: the sums, and the statements."""
-        rows, to = (term("w") * ROWS, ROWS), tuple(map(self.issued_all, self.nest.products))
+    def _issued(self, turn: Term, number: int | None = None) -> tuple[tuple[Held, ...], list[st.Statement]]:
+        """Wait for a part, and issue its products, or so many of them: the sums, and the statements."""
+        rows, to = (term("w") * ROWS, ROWS), tuple(map(self.issued_all, self.nest.products))[:number]
         left = Name(self.left.name).index("slot")
         left = left.call("slice", *rows, dim=1).turned() if self.turned else left.call("slice", *rows)
-        pairs, line = zip(to, self.rights, strict=True), self.nest.product.line
+        pairs, line = zip(to, self.rights[:number], strict=True), self.nest.product.line
         issues = (st.Issue(each, left, right.slot("slot"), each, line=line) for each, right in pairs)
         return to, [self.scope.slot(turn), st.Wait(filled("", "slot"), Name("phase")), *issues]
 
