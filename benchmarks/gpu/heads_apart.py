@@ -64,8 +64,6 @@ def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
 
     if asked.together:
         grid.STREAMED_TOGETHER = asked.together * 2**20
-    if asked.even >= 0:
-        grid.EVEN = asked.even
     chance = random.Random(asked.seed)
     drawn = [Shape(chance.randint(FEWEST, MOST), chance.choice((16, 64, 128))) for _ in range(asked.drawn)]
     chosen, long_enough = launching.parts_of_heads, launching.long_enough
@@ -76,7 +74,7 @@ def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
         for causal in CAUSAL.get(n, (True,)) if asked.groups else (True, False):
             for parts in (0,) if asked.chosen else (0, 1, *tried):
                 key = f"{shape.name}, {'causal' if causal else 'none'}, {parts or 'chosen'} parts"
-                key += f", {asked.together} MiB" * (asked.together > 0) + f", even {asked.even}" * (asked.even >= 0)
+                key += f", {asked.together} MiB" * (asked.together > 0)
                 if key in known or (parts > 1 and asked.few and shape != SHAPES[0]):
                     continue
                 seen: list[int] = []
@@ -179,7 +177,6 @@ def main() -> None:
     parser.add_argument("--chosen", action="store_true", help="as many parts as attention chooses, and no others")
     parser.add_argument("--groups", action="store_true", help="groups of heads, with d = 96 to 256")
     parser.add_argument("--together", type=int, default=0, help="MiB of L2 that heads may share, in the place of 52")
-    parser.add_argument("--even", type=int, default=-1, help="0: blocks with one tile; 1,000,000: with several")
     resumed(parser.parse_args(), "heads_apart.jsonl", rows, table)
 
 

@@ -576,37 +576,42 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
     Q_tiles = tiles_of(Q_ptr, 128, 64, 2)
     K_tiles = tiles_of(K_ptr, 128, 64)
     P_tiles = pairs_of(P_ptr, 64, 128)
-    together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 256), 1)))  # heads whose long tiles come first
     most = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = triton.cdiv(n_q, 128) * heads
-    P[(min(blocks, most) if 3 * blocks >= most * triton.cdiv(n_k, 128) else blocks, 1)](Q_tiles, K_tiles, P_tiles, L_in_rows_ptr, n_q, n_k, heads, together, own, num_warps=4)
+    several = triton.cdiv(blocks, most) >= triton.cdiv(n_k, 128)  # tiles, for shares that are even
+    together = 1 if several else triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 256), 1)))  # heads whose long tiles come first
+    P[(min(blocks, most) if several else blocks, 1)](Q_tiles, K_tiles, P_tiles, L_in_rows_ptr, n_q, n_k, heads, together, own, num_warps=4)
     P_tiles = pairs_of(P_ptr, 64, 128)
     dO_tiles = tiles_of(dO_ptr, 64, 256, 2)
     dV_tiles = tiles_of(dV_ptr, 64, 256)
-    together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_q * 512), 1)))  # heads whose long tiles come first
     most = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = triton.cdiv(n_k, 128) * heads
-    dV[(min(blocks, most) if 3 * blocks >= most * triton.cdiv(n_q, 128) else blocks, 1)](P_tiles, dO_tiles, dV_tiles, n_q, n_k, heads, together, own, num_warps=4)
+    several = triton.cdiv(blocks, most) >= triton.cdiv(n_q, 128)  # tiles, for shares that are even
+    together = 1 if several else triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_q * 512), 1)))  # heads whose long tiles come first
+    dV[(min(blocks, most) if several else blocks, 1)](P_tiles, dO_tiles, dV_tiles, n_q, n_k, heads, together, own, num_warps=4)
     dO_tiles = tiles_of(dO_ptr, 128, 64, 2)
     V_tiles = tiles_of(V_ptr, 128, 64)
     dS_tiles = pairs_of(dS_ptr, 64, 128)
     P_tiles = pairs_of(P_ptr, 64, 128)
-    together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 256), 1)))  # heads whose long tiles come first
     most = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = triton.cdiv(n_q, 128) * heads
-    dS[(min(blocks, most) if 3 * blocks >= most * triton.cdiv(n_k, 128) else blocks, 1)](dO_tiles, V_tiles, dS_tiles, P_tiles, v_ptr, n_q, n_k, heads, together, own, num_warps=4)
+    several = triton.cdiv(blocks, most) >= triton.cdiv(n_k, 128)  # tiles, for shares that are even
+    together = 1 if several else triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 256), 1)))  # heads whose long tiles come first
+    dS[(min(blocks, most) if several else blocks, 1)](dO_tiles, V_tiles, dS_tiles, P_tiles, v_ptr, n_q, n_k, heads, together, own, num_warps=4)
     dS_tiles = pairs_of(dS_ptr, 128, 64)
     K_tiles = tiles_of(K_ptr, 64, 256)
     dQ_tiles = tiles_of(dQ_ptr, 64, 256, 2)
-    together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 512), 1)))  # heads whose long tiles come first
     most = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = triton.cdiv(n_q, 128) * heads
-    dQ[(min(blocks, most) if 3 * blocks >= most * triton.cdiv(n_k, 128) else blocks, 1)](dS_tiles, K_tiles, dQ_tiles, n_q, n_k, heads, together, own, num_warps=4)
+    several = triton.cdiv(blocks, most) >= triton.cdiv(n_k, 128)  # tiles, for shares that are even
+    together = 1 if several else triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 512), 1)))  # heads whose long tiles come first
+    dQ[(min(blocks, most) if several else blocks, 1)](dS_tiles, K_tiles, dQ_tiles, n_q, n_k, heads, together, own, num_warps=4)
     dS_tiles = pairs_of(dS_ptr, 64, 128)
     Q_tiles = tiles_of(Q_ptr, 64, 256, 2)
     dK_tiles = tiles_of(dK_ptr, 64, 256)
-    together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_q * 512), 1)))  # heads whose long tiles come first
     most = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = triton.cdiv(n_k, 128) * heads
-    dK[(min(blocks, most) if 3 * blocks >= most * triton.cdiv(n_q, 128) else blocks, 1)](dS_tiles, Q_tiles, dK_tiles, n_q, n_k, heads, together, own, num_warps=4)
+    several = triton.cdiv(blocks, most) >= triton.cdiv(n_q, 128)  # tiles, for shares that are even
+    together = 1 if several else triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_q * 512), 1)))  # heads whose long tiles come first
+    dK[(min(blocks, most) if several else blocks, 1)](dS_tiles, Q_tiles, dK_tiles, n_q, n_k, heads, together, own, num_warps=4)
     return {"dQ": dQ_ptr, "dK": dK_ptr, "dV": dV_ptr}

@@ -309,15 +309,17 @@ def run(Q_ptr, K_ptr, V_ptr, results):
     Q_tiles = tiles_of(Q_ptr, 128, 64)
     K_tiles = tiles_of(K_ptr, 128, 64)
     A_tiles = pairs_of(A_ptr, 64, 128)
-    together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 1024), 1)))  # heads whose long tiles come first
     most = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = triton.cdiv(n_q, 128) * heads
-    A_1[(min(blocks, most) if 3 * blocks >= most * triton.cdiv(n_k, 128) else blocks, 1)](Q_tiles, K_tiles, A_tiles, a_ptr, l_m_ptr, L_ptr, n_q, n_k, heads, together, own, num_warps=4)
+    several = triton.cdiv(blocks, most) >= triton.cdiv(n_k, 128)  # tiles, for shares that are even
+    together = 1 if several else triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 1024), 1)))  # heads whose long tiles come first
+    A_1[(min(blocks, most) if several else blocks, 1)](Q_tiles, K_tiles, A_tiles, a_ptr, l_m_ptr, L_ptr, n_q, n_k, heads, together, own, num_warps=4)
     A_tiles = pairs_of(A_ptr, 128, 64)
     V_tiles = tiles_of(V_ptr, 64, 256)
     O_tiles = tiles_of(O_ptr, 64, 256)
-    together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 1024), 1)))  # heads whose long tiles come first
     most = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = triton.cdiv(n_q, 128) * 2 * heads
-    O_1[(min(blocks, most) if 3 * blocks >= most * triton.cdiv(n_k, 128) else blocks, 1)](A_tiles, V_tiles, O_tiles, a_ptr, l_m_ptr, n_q, n_k, heads, together, own, num_warps=4)
+    several = triton.cdiv(blocks, most) >= triton.cdiv(n_k, 128)  # tiles, for shares that are even
+    together = 1 if several else triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 1024), 1)))  # heads whose long tiles come first
+    O_1[(min(blocks, most) if several else blocks, 1)](A_tiles, V_tiles, O_tiles, a_ptr, l_m_ptr, n_q, n_k, heads, together, own, num_warps=4)
     return {"O": O_ptr, "l_m": l_m_ptr, "L": L_ptr}

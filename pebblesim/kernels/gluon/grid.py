@@ -1,7 +1,8 @@
 """The grid of a Gluon kernel: which tiles a block has, one after the other, and in which order.
 
-Under a mask tiles differ in length: those of several heads are in one order, the longest first. Where a block has
-several tiles, what the next one needs arrives while one ends.
+Where a block has several tiles, what the next one needs arrives while one ends. Under a mask tiles differ in length:
+those of several heads are in one order, the longest first, and each block has one of them. If a multiprocessor has as
+many as the longest one streams, shares of tiles are even enough for blocks with several, head after head.
 """
 
 from __future__ import annotations
@@ -17,10 +18,6 @@ from pebblesim.kernels.lowering import Lowering
 from pebblesim.kernels.terms import Name, Number, Term, call, minimum, term
 from pebblesim.kernels.triton.grid import in_groups, longest_last
 from pebblesim.kernels.words import WORDS
-
-EVEN = 3
-"""Under a mask, blocks have several tiles where a multiprocessor's are a third of the tiles that one streams, or more:
-else one has all of them after the other, where hardware would give the next tile to whoever is done."""
 
 
 class Grid(Lowering):
@@ -51,18 +48,20 @@ class Grid(Lowering):
         setting, plan, lines = self.setting, self.plan, list[str]()
         count = f"triton.cdiv({setting.size(plan.own.dim)}, {plan.height})" + f" * {self.beside}" * (self.beside > 1)
         grid = f"{count} * heads, 1" if self.numbers else f"{count}, heads"
-        if setting.mask is not None:
-            row = self.streamed_words * WORDS[setting.dtype]
-            streamed = f"({setting.size(plan.loop.range.dim)} * {row})"
-            groups = f"triton.cdiv(heads, max({STREAMED_TOGETHER} // {streamed}, 1))"
-            lines.append(f"    together = triton.cdiv(heads, {groups})  # heads whose long tiles come first")
         if plan.persistent:
             lines.append("    most = torch.cuda.get_device_properties(device).multi_processor_count")
             grid = f"min({count} * heads, most), 1"
-            if setting.mask is not None:
-                streamed = f"triton.cdiv({setting.size(plan.loop.range.dim)}, {self.scope.length(plan.loop.range)})"
-                lines.append(f"    blocks = {count} * heads")
-                grid = f"min(blocks, most) if {EVEN} * blocks >= most * {streamed} else blocks, 1"
+        together = ""
+        if setting.mask is not None:
+            row = self.streamed_words * WORDS[setting.dtype]
+            streamed = f"({setting.size(plan.loop.range.dim)} * {row})"
+            together = f"triton.cdiv(heads, triton.cdiv(heads, max({STREAMED_TOGETHER} // {streamed}, 1)))"
+        if plan.persistent and together:
+            longest = f"triton.cdiv({setting.size(plan.loop.range.dim)}, {self.scope.length(plan.loop.range)})"
+            lines.append(f"    blocks = {count} * heads")
+            lines.append(f"    several = triton.cdiv(blocks, most) >= {longest}  # tiles, for shares that are even")
+            grid, together = "min(blocks, most) if several else blocks, 1", f"1 if several else {together}"
+        lines += [f"    together = {together}  # heads whose long tiles come first"] * bool(together)
         return lines, grid
 
     @property
