@@ -217,19 +217,15 @@ def dV_dS_1(K_tiles, V_tiles, Q_tiles, dO_tiles, L_in_rows_tiles, v_tiles, dS_ti
     ], [4, 1], [240, 24])
 
 @gluon.jit
-def dQ_loads(dS_tiles, K_tiles, dS_part, K_part, full, free, n_q, n_k, heads, together, own):
+def dQ_loads(dS_tiles, K_tiles, dS_part, K_part, full, free, n_q, n_k, heads, own):
     tiles, wide = gl.cdiv(n_q, 128), 1
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, taken = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (taken + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
-        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
-        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
-        side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
-        head, place = group * together + rank % side, rank // side
-        i, j = place // wide, place % wide
+        head, place = tile // (tiles * wide), tile % (tiles * wide)
+        group, rank = place // (8 * wide), place % (8 * wide)
+        side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
+        i, j = group * 8 + rank % side, rank // side
         i = tiles - 1 - i
         batch, key_head = head // own, head % own
         first, end = 0, gl.minimum(gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 4 + 1 + 127) // 128, gl.cdiv(n_k, 128)) * 2, gl.cdiv(n_k, 64))  # parts of terms
@@ -246,19 +242,15 @@ def dQ_loads(dS_tiles, K_tiles, dS_part, K_part, full, free, n_q, n_k, heads, to
         filled += end - first + 2
 
 @gluon.jit
-def dQ_rows(w: gl.constexpr, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, heads, together, own):
+def dQ_rows(w: gl.constexpr, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, heads, own):
     tiles, wide = gl.cdiv(n_q, 128), 1
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, taken = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (taken + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
-        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
-        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
-        side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
-        head, place = group * together + rank % side, rank // side
-        i, j = place // wide, place % wide
+        head, place = tile // (tiles * wide), tile % (tiles * wide)
+        group, rank = place // (8 * wide), place % (8 * wide)
+        side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
+        i, j = group * 8 + rank % side, rank // side
         i = tiles - 1 - i
         batch, key_head = head // own, head % own
         first, end = 0, gl.minimum(gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 4 + 1 + 127) // 128, gl.cdiv(n_k, 128)) * 2, gl.cdiv(n_k, 64))  # parts of terms
@@ -283,15 +275,15 @@ def dQ_rows(w: gl.constexpr, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, he
         mbarrier.arrive(free.index(slot), count=2)
         filled += end - first + 2
 
-@gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "together", "own"])
-def dQ(dS_tiles, K_tiles, dQ_tiles, n_q, n_k, heads, together, own):
+@gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "own"])
+def dQ(dS_tiles, K_tiles, dQ_tiles, n_q, n_k, heads, own):
     dS_part = gl.allocate_shared_memory(gl.bfloat16, [4, 128, 64], dS_tiles.layout)  # line 26: a ring
     K_part = gl.allocate_shared_memory(gl.bfloat16, [4, 1, 1, 64, 128], K_tiles.layout)  # line 27: a ring
     full, free = barriers(4, 1), barriers(4, 2)
     gl.warp_specialize([
-        (dQ_rows, (0, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, heads, together, own)),
-        (dQ_rows, (1, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, heads, together, own)),
-        (dQ_loads, (dS_tiles, K_tiles, dS_part, K_part, full, free, n_q, n_k, heads, together, own)),
+        (dQ_rows, (0, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, heads, own)),
+        (dQ_rows, (1, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, heads, own)),
+        (dQ_loads, (dS_tiles, K_tiles, dS_part, K_part, full, free, n_q, n_k, heads, own)),
     ], [4, 1], [240, 24])
 
 @gluon.jit
@@ -300,11 +292,7 @@ def dK_loads(dS_tiles, Q_tiles, dS_part, Q_part, full, free, n_q, n_k, heads, to
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, taken = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (taken + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
-        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
-        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
+        group, rank = tile // (tiles * wide * together), tile % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, place = group * together + rank % side, rank // side
         i, j = place // wide, place % wide
@@ -328,11 +316,7 @@ def dK_rows(w: gl.constexpr, dS_part, Q_part, full, free, dK_tiles, n_q, n_k, he
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, taken = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (taken + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
-        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
-        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
+        group, rank = tile // (tiles * wide * together), tile % (tiles * wide * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, place = group * together + rank % side, rank // side
         i, j = place // wide, place % wide
@@ -409,14 +393,13 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
     most = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = triton.cdiv(n_q, 128) * heads
     several = triton.cdiv(blocks, most) >= triton.cdiv(n_k, 128)  # tiles, for shares that are even
-    together = 1 if several else triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 256), 1)))  # heads whose long tiles come first
-    dQ[(min(blocks, most) if several else blocks, 1)](dS_tiles, K_tiles, dQ_tiles, n_q, n_k, heads, together, own, num_warps=4)
+    dQ[(min(blocks, most) if several and 2 * heads * (n_k * 256) <= 54525952 else blocks, 1)](dS_tiles, K_tiles, dQ_tiles, n_q, n_k, heads, own, num_warps=4)
     dS_tiles = pairs_of(dS_ptr, 64, 128)
     Q_tiles = tiles_of(Q_ptr, 64, 128, 4)
     dK_tiles = tiles_of(dK_ptr, 64, 128)
     most = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = triton.cdiv(n_k, 128) * heads
     several = triton.cdiv(blocks, most) >= triton.cdiv(n_q, 128)  # tiles, for shares that are even
-    together = 1 if several else triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_q * 256), 1)))  # heads whose long tiles come first
-    dK[(min(blocks, most) if several else blocks, 1)](dS_tiles, Q_tiles, dK_tiles, n_q, n_k, heads, together, own, num_warps=4)
+    together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_q * 256), 1))) if blocks < 4 * most else 1  # heads whose long tiles come first
+    dK[(min(blocks, most) if several and 2 * heads * (n_q * 256) <= 54525952 else blocks, 1)](dS_tiles, Q_tiles, dK_tiles, n_q, n_k, heads, together, own, num_warps=4)
     return {"dQ": dQ_ptr, "dK": dK_ptr, "dV": dV_ptr}

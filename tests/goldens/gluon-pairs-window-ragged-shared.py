@@ -73,11 +73,7 @@ def P_loads(Q_tiles, K_tiles, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, 
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, taken = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (taken + 1) // 2 + block // 2
-        last_left = tiles * heads - 1 - taken // 2 - block // 2
-        nth = tile + gl.minimum(tiles * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
-        group, rank = nth // (tiles * together), nth % (tiles * together)
+        group, rank = tile // (tiles * together), tile % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
         i = tiles - 1 - i
@@ -100,11 +96,7 @@ def P_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, P_
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, taken = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (taken + 1) // 2 + block // 2
-        last_left = tiles * heads - 1 - taken // 2 - block // 2
-        nth = tile + gl.minimum(tiles * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
-        group, rank = nth // (tiles * together), nth % (tiles * together)
+        group, rank = tile // (tiles * together), tile % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
         i = tiles - 1 - i
@@ -187,19 +179,15 @@ def P(Q_tiles, K_tiles, P_tiles, L_in_rows_ptr, n_q, n_k, heads, together, own):
     ], [4, 1], [240, 24])
 
 @gluon.jit
-def dV_loads(P_tiles, dO_tiles, P_part, dO_part, full, free, n_q, n_k, heads, together, own):
+def dV_loads(P_tiles, dO_tiles, P_part, dO_part, full, free, n_q, n_k, heads, own):
     tiles, wide = gl.cdiv(n_k, 128), 1
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, taken = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (taken + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
-        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
-        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
-        side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
-        head, place = group * together + rank % side, rank // side
-        i, j = place // wide, place % wide
+        head, place = tile // (tiles * wide), tile % (tiles * wide)
+        group, rank = place // (8 * wide), place % (8 * wide)
+        side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
+        i, j = group * 8 + rank % side, rank // side
         batch, key_head = head // own, head % own
         first, end = gl.maximum(i * 128, 0) * 2 // 128 * 2, gl.minimum(gl.minimum(((gl.minimum((i + 1) * 128, n_k) + 256) * 2 + 127) // 128, gl.cdiv(n_q, 128)) * 2, gl.cdiv(n_q, 64))  # parts of terms
         for k in range(first, end):
@@ -215,19 +203,15 @@ def dV_loads(P_tiles, dO_tiles, P_part, dO_part, full, free, n_q, n_k, heads, to
         filled += end - first + 2
 
 @gluon.jit
-def dV_rows(w: gl.constexpr, P_part, dO_part, full, free, dV_tiles, n_q, n_k, heads, together, own):
+def dV_rows(w: gl.constexpr, P_part, dO_part, full, free, dV_tiles, n_q, n_k, heads, own):
     tiles, wide = gl.cdiv(n_k, 128), 1
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, taken = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (taken + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
-        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
-        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
-        side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
-        head, place = group * together + rank % side, rank // side
-        i, j = place // wide, place % wide
+        head, place = tile // (tiles * wide), tile % (tiles * wide)
+        group, rank = place // (8 * wide), place % (8 * wide)
+        side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
+        i, j = group * 8 + rank % side, rank // side
         batch, key_head = head // own, head % own
         first, end = gl.maximum(i * 128, 0) * 2 // 128 * 2, gl.minimum(gl.minimum(((gl.minimum((i + 1) * 128, n_k) + 256) * 2 + 127) // 128, gl.cdiv(n_q, 128)) * 2, gl.cdiv(n_q, 64))  # parts of terms
         part = i * 2 + w  # these 64 rows of tile i
@@ -251,15 +235,15 @@ def dV_rows(w: gl.constexpr, P_part, dO_part, full, free, dV_tiles, n_q, n_k, he
         mbarrier.arrive(free.index(slot), count=2)
         filled += end - first + 2
 
-@gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "together", "own"])
-def dV(P_tiles, dO_tiles, dV_tiles, n_q, n_k, heads, together, own):
+@gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "own"])
+def dV(P_tiles, dO_tiles, dV_tiles, n_q, n_k, heads, own):
     P_part = gl.allocate_shared_memory(gl.bfloat16, [4, 64, 128], P_tiles.layout)  # line 26: a ring
     dO_part = gl.allocate_shared_memory(gl.bfloat16, [4, 1, 1, 32, 2, 256], dO_tiles.layout)  # line 27: a ring
     full, free = barriers(4, 1), barriers(4, 2)
     gl.warp_specialize([
-        (dV_rows, (0, P_part, dO_part, full, free, dV_tiles, n_q, n_k, heads, together, own)),
-        (dV_rows, (1, P_part, dO_part, full, free, dV_tiles, n_q, n_k, heads, together, own)),
-        (dV_loads, (P_tiles, dO_tiles, P_part, dO_part, full, free, n_q, n_k, heads, together, own)),
+        (dV_rows, (0, P_part, dO_part, full, free, dV_tiles, n_q, n_k, heads, own)),
+        (dV_rows, (1, P_part, dO_part, full, free, dV_tiles, n_q, n_k, heads, own)),
+        (dV_loads, (P_tiles, dO_tiles, P_part, dO_part, full, free, n_q, n_k, heads, own)),
     ], [4, 1], [240, 24])
 
 @gluon.jit
@@ -268,11 +252,7 @@ def dS_loads(dO_tiles, V_tiles, dO_i, dO_i_full, dO_i_free, V_j, V_j_full, V_j_f
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, taken = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (taken + 1) // 2 + block // 2
-        last_left = tiles * heads - 1 - taken // 2 - block // 2
-        nth = tile + gl.minimum(tiles * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
-        group, rank = nth // (tiles * together), nth % (tiles * together)
+        group, rank = tile // (tiles * together), tile % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
         i = tiles - 1 - i
@@ -295,11 +275,7 @@ def dS_rows(w: gl.constexpr, dO_i, dO_i_full, dO_i_free, V_j, V_j_full, V_j_free
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, taken = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (taken + 1) // 2 + block // 2
-        last_left = tiles * heads - 1 - taken // 2 - block // 2
-        nth = tile + gl.minimum(tiles * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
-        group, rank = nth // (tiles * together), nth % (tiles * together)
+        group, rank = tile // (tiles * together), tile % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
         i = tiles - 1 - i
@@ -395,19 +371,15 @@ def dS(dO_tiles, V_tiles, dS_tiles, P_tiles, v_ptr, n_q, n_k, heads, together, o
     ], [4, 1], [240, 24])
 
 @gluon.jit
-def dQ_loads(dS_tiles, K_tiles, dS_part, K_part, full, free, n_q, n_k, heads, together, own):
+def dQ_loads(dS_tiles, K_tiles, dS_part, K_part, full, free, n_q, n_k, heads, own):
     tiles, wide = gl.cdiv(n_q, 128), 1
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, taken = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (taken + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
-        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
-        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
-        side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
-        head, place = group * together + rank % side, rank // side
-        i, j = place // wide, place % wide
+        head, place = tile // (tiles * wide), tile % (tiles * wide)
+        group, rank = place // (8 * wide), place % (8 * wide)
+        side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
+        i, j = group * 8 + rank % side, rank // side
         i = tiles - 1 - i
         batch, key_head = head // own, head % own
         first, end = gl.maximum(i * 128 // 2 - 256, 0) // 128 * 2, gl.minimum(gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128)) * 2, gl.cdiv(n_k, 64))  # parts of terms
@@ -424,19 +396,15 @@ def dQ_loads(dS_tiles, K_tiles, dS_part, K_part, full, free, n_q, n_k, heads, to
         filled += end - first + 2
 
 @gluon.jit
-def dQ_rows(w: gl.constexpr, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, heads, together, own):
+def dQ_rows(w: gl.constexpr, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, heads, own):
     tiles, wide = gl.cdiv(n_q, 128), 1
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, taken = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (taken + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
-        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
-        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
-        side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
-        head, place = group * together + rank % side, rank // side
-        i, j = place // wide, place % wide
+        head, place = tile // (tiles * wide), tile % (tiles * wide)
+        group, rank = place // (8 * wide), place % (8 * wide)
+        side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
+        i, j = group * 8 + rank % side, rank // side
         i = tiles - 1 - i
         batch, key_head = head // own, head % own
         first, end = gl.maximum(i * 128 // 2 - 256, 0) // 128 * 2, gl.minimum(gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128)) * 2, gl.cdiv(n_k, 64))  # parts of terms
@@ -461,31 +429,27 @@ def dQ_rows(w: gl.constexpr, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, he
         mbarrier.arrive(free.index(slot), count=2)
         filled += end - first + 2
 
-@gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "together", "own"])
-def dQ(dS_tiles, K_tiles, dQ_tiles, n_q, n_k, heads, together, own):
+@gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "own"])
+def dQ(dS_tiles, K_tiles, dQ_tiles, n_q, n_k, heads, own):
     dS_part = gl.allocate_shared_memory(gl.bfloat16, [4, 128, 64], dS_tiles.layout)  # line 26: a ring
     K_part = gl.allocate_shared_memory(gl.bfloat16, [4, 1, 1, 64, 256], K_tiles.layout)  # line 27: a ring
     full, free = barriers(4, 1), barriers(4, 2)
     gl.warp_specialize([
-        (dQ_rows, (0, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, heads, together, own)),
-        (dQ_rows, (1, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, heads, together, own)),
-        (dQ_loads, (dS_tiles, K_tiles, dS_part, K_part, full, free, n_q, n_k, heads, together, own)),
+        (dQ_rows, (0, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, heads, own)),
+        (dQ_rows, (1, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, heads, own)),
+        (dQ_loads, (dS_tiles, K_tiles, dS_part, K_part, full, free, n_q, n_k, heads, own)),
     ], [4, 1], [240, 24])
 
 @gluon.jit
-def dK_loads(dS_tiles, Q_tiles, dS_part, Q_part, full, free, n_q, n_k, heads, together, own):
+def dK_loads(dS_tiles, Q_tiles, dS_part, Q_part, full, free, n_q, n_k, heads, own):
     tiles, wide = gl.cdiv(n_k, 128), 1
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, taken = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (taken + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
-        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
-        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
-        side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
-        head, place = group * together + rank % side, rank // side
-        i, j = place // wide, place % wide
+        head, place = tile // (tiles * wide), tile % (tiles * wide)
+        group, rank = place // (8 * wide), place % (8 * wide)
+        side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
+        i, j = group * 8 + rank % side, rank // side
         batch, key_head = head // own, head % own
         first, end = gl.maximum(i * 128, 0) * 2 // 128 * 2, gl.minimum(gl.minimum(((gl.minimum((i + 1) * 128, n_k) + 256) * 2 + 127) // 128, gl.cdiv(n_q, 128)) * 2, gl.cdiv(n_q, 64))  # parts of terms
         for k in range(first, end):
@@ -501,19 +465,15 @@ def dK_loads(dS_tiles, Q_tiles, dS_part, Q_part, full, free, n_q, n_k, heads, to
         filled += end - first + 2
 
 @gluon.jit
-def dK_rows(w: gl.constexpr, dS_part, Q_part, full, free, dK_tiles, n_q, n_k, heads, together, own):
+def dK_rows(w: gl.constexpr, dS_part, Q_part, full, free, dK_tiles, n_q, n_k, heads, own):
     tiles, wide = gl.cdiv(n_k, 128), 1
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, taken = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (taken + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
-        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
-        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
-        side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
-        head, place = group * together + rank % side, rank // side
-        i, j = place // wide, place % wide
+        head, place = tile // (tiles * wide), tile % (tiles * wide)
+        group, rank = place // (8 * wide), place % (8 * wide)
+        side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
+        i, j = group * 8 + rank % side, rank // side
         batch, key_head = head // own, head % own
         first, end = gl.maximum(i * 128, 0) * 2 // 128 * 2, gl.minimum(gl.minimum(((gl.minimum((i + 1) * 128, n_k) + 256) * 2 + 127) // 128, gl.cdiv(n_q, 128)) * 2, gl.cdiv(n_q, 64))  # parts of terms
         part = i * 2 + w  # these 64 rows of tile i
@@ -537,15 +497,15 @@ def dK_rows(w: gl.constexpr, dS_part, Q_part, full, free, dK_tiles, n_q, n_k, he
         mbarrier.arrive(free.index(slot), count=2)
         filled += end - first + 2
 
-@gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "together", "own"])
-def dK(dS_tiles, Q_tiles, dK_tiles, n_q, n_k, heads, together, own):
+@gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "own"])
+def dK(dS_tiles, Q_tiles, dK_tiles, n_q, n_k, heads, own):
     dS_part = gl.allocate_shared_memory(gl.bfloat16, [4, 64, 128], dS_tiles.layout)  # line 26: a ring
     Q_part = gl.allocate_shared_memory(gl.bfloat16, [4, 1, 1, 32, 2, 256], Q_tiles.layout)  # line 27: a ring
     full, free = barriers(4, 1), barriers(4, 2)
     gl.warp_specialize([
-        (dK_rows, (0, dS_part, Q_part, full, free, dK_tiles, n_q, n_k, heads, together, own)),
-        (dK_rows, (1, dS_part, Q_part, full, free, dK_tiles, n_q, n_k, heads, together, own)),
-        (dK_loads, (dS_tiles, Q_tiles, dS_part, Q_part, full, free, n_q, n_k, heads, together, own)),
+        (dK_rows, (0, dS_part, Q_part, full, free, dK_tiles, n_q, n_k, heads, own)),
+        (dK_rows, (1, dS_part, Q_part, full, free, dK_tiles, n_q, n_k, heads, own)),
+        (dK_loads, (dS_tiles, Q_tiles, dS_part, Q_part, full, free, n_q, n_k, heads, own)),
     ], [4, 1], [240, 24])
 
 
@@ -579,16 +539,15 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
     most = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = triton.cdiv(n_q, 128) * heads
     several = triton.cdiv(blocks, most) >= triton.cdiv(n_k, 128)  # tiles, for shares that are even
-    together = 1 if several else triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 256), 1)))  # heads whose long tiles come first
-    P[(min(blocks, most) if several else blocks, 1)](Q_tiles, K_tiles, P_tiles, L_in_rows_ptr, n_q, n_k, heads, together, own, num_warps=4)
+    together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 256), 1)))  # heads whose long tiles come first
+    P[(min(blocks, most) if several and 2 * heads * (n_k * 256) <= 54525952 else blocks, 1)](Q_tiles, K_tiles, P_tiles, L_in_rows_ptr, n_q, n_k, heads, together, own, num_warps=4)
     P_tiles = pairs_of(P_ptr, 64, 128)
     dO_tiles = tiles_of(dO_ptr, 64, 256, 2)
     dV_tiles = tiles_of(dV_ptr, 64, 256)
     most = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = triton.cdiv(n_k, 128) * heads
     several = triton.cdiv(blocks, most) >= triton.cdiv(n_q, 128)  # tiles, for shares that are even
-    together = 1 if several else triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_q * 512), 1)))  # heads whose long tiles come first
-    dV[(min(blocks, most) if several else blocks, 1)](P_tiles, dO_tiles, dV_tiles, n_q, n_k, heads, together, own, num_warps=4)
+    dV[(min(blocks, most) if several and 2 * heads * (n_q * 512) <= 54525952 else blocks, 1)](P_tiles, dO_tiles, dV_tiles, n_q, n_k, heads, own, num_warps=4)
     dO_tiles = tiles_of(dO_ptr, 128, 64, 2)
     V_tiles = tiles_of(V_ptr, 128, 64)
     dS_tiles = pairs_of(dS_ptr, 64, 128)
@@ -596,22 +555,20 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
     most = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = triton.cdiv(n_q, 128) * heads
     several = triton.cdiv(blocks, most) >= triton.cdiv(n_k, 128)  # tiles, for shares that are even
-    together = 1 if several else triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 256), 1)))  # heads whose long tiles come first
-    dS[(min(blocks, most) if several else blocks, 1)](dO_tiles, V_tiles, dS_tiles, P_tiles, v_ptr, n_q, n_k, heads, together, own, num_warps=4)
+    together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 256), 1)))  # heads whose long tiles come first
+    dS[(min(blocks, most) if several and 2 * heads * (n_k * 256) <= 54525952 else blocks, 1)](dO_tiles, V_tiles, dS_tiles, P_tiles, v_ptr, n_q, n_k, heads, together, own, num_warps=4)
     dS_tiles = pairs_of(dS_ptr, 128, 64)
     K_tiles = tiles_of(K_ptr, 64, 256)
     dQ_tiles = tiles_of(dQ_ptr, 64, 256, 2)
     most = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = triton.cdiv(n_q, 128) * heads
     several = triton.cdiv(blocks, most) >= triton.cdiv(n_k, 128)  # tiles, for shares that are even
-    together = 1 if several else triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 512), 1)))  # heads whose long tiles come first
-    dQ[(min(blocks, most) if several else blocks, 1)](dS_tiles, K_tiles, dQ_tiles, n_q, n_k, heads, together, own, num_warps=4)
+    dQ[(min(blocks, most) if several and 2 * heads * (n_k * 512) <= 54525952 else blocks, 1)](dS_tiles, K_tiles, dQ_tiles, n_q, n_k, heads, own, num_warps=4)
     dS_tiles = pairs_of(dS_ptr, 64, 128)
     Q_tiles = tiles_of(Q_ptr, 64, 256, 2)
     dK_tiles = tiles_of(dK_ptr, 64, 256)
     most = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = triton.cdiv(n_k, 128) * heads
     several = triton.cdiv(blocks, most) >= triton.cdiv(n_q, 128)  # tiles, for shares that are even
-    together = 1 if several else triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_q * 512), 1)))  # heads whose long tiles come first
-    dK[(min(blocks, most) if several else blocks, 1)](dS_tiles, Q_tiles, dK_tiles, n_q, n_k, heads, together, own, num_warps=4)
+    dK[(min(blocks, most) if several and 2 * heads * (n_q * 512) <= 54525952 else blocks, 1)](dS_tiles, Q_tiles, dK_tiles, n_q, n_k, heads, own, num_warps=4)
     return {"dQ": dQ_ptr, "dK": dK_ptr, "dV": dV_ptr}

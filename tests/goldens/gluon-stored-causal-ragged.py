@@ -50,11 +50,7 @@ def A_1_loads(Q_tiles, K_tiles, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, taken = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (taken + 1) // 2 + block // 2
-        last_left = tiles * heads - 1 - taken // 2 - block // 2
-        nth = tile + gl.minimum(tiles * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
-        group, rank = nth // (tiles * together), nth % (tiles * together)
+        group, rank = tile // (tiles * together), tile % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
         i = tiles - 1 - i
@@ -82,11 +78,7 @@ def A_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, 
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, taken = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (taken + 1) // 2 + block // 2
-        last_left = tiles * heads - 1 - taken // 2 - block // 2
-        nth = tile + gl.minimum(tiles * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
-        group, rank = nth // (tiles * together), nth % (tiles * together)
+        group, rank = tile // (tiles * together), tile % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
         i = tiles - 1 - i
@@ -196,19 +188,15 @@ def A_1(Q_tiles, K_tiles, A_tiles, a_ptr, l_m_ptr, L_ptr, n_q, n_k, heads, toget
     ], [4, 1], [240, 24])
 
 @gluon.jit
-def O_1_loads(A_tiles, V_tiles, A_part, V_part, full, free, n_q, n_k, heads, together, own):
+def O_1_loads(A_tiles, V_tiles, A_part, V_part, full, free, n_q, n_k, heads, own):
     tiles, wide = gl.cdiv(n_q, 128), 2
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, taken = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (taken + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
-        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
-        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
-        side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
-        head, place = group * together + rank % side, rank // side
-        i, k_2 = place // wide, place % wide
+        head, place = tile // (tiles * wide), tile % (tiles * wide)
+        group, rank = place // (8 * wide), place % (8 * wide)
+        side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
+        i, k_2 = group * 8 + rank % side, rank // side
         i = tiles - 1 - i
         batch, key_head = head // own, head % own
         first, end = 0, gl.minimum(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128)) * 2, gl.cdiv(n_k, 64))  # parts of terms
@@ -225,19 +213,15 @@ def O_1_loads(A_tiles, V_tiles, A_part, V_part, full, free, n_q, n_k, heads, tog
         filled += end - first + 2
 
 @gluon.jit
-def O_1_rows(w: gl.constexpr, A_part, V_part, full, free, O_tiles, a_ptr, l_m_ptr, n_q, n_k, heads, together, own):
+def O_1_rows(w: gl.constexpr, A_part, V_part, full, free, O_tiles, a_ptr, l_m_ptr, n_q, n_k, heads, own):
     tiles, wide = gl.cdiv(n_q, 128), 2
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        block, taken = gl.program_id(0), turn * gl.num_programs(0)
-        first_left = (taken + 1) // 2 + block // 2
-        last_left = tiles * wide * heads - 1 - taken // 2 - block // 2
-        nth = tile + gl.minimum(tiles * wide * heads // gl.num_programs(0) - 1, 1) * (first_left + ((turn + block) & 1) * (last_left - first_left) - tile)  # long and short ones in turn
-        group, rank = nth // (tiles * wide * together), nth % (tiles * wide * together)
-        side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
-        head, place = group * together + rank % side, rank // side
-        i, k_2 = place // wide, place % wide
+        head, place = tile // (tiles * wide), tile % (tiles * wide)
+        group, rank = place // (8 * wide), place % (8 * wide)
+        side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
+        i, k_2 = group * 8 + rank % side, rank // side
         i = tiles - 1 - i
         batch, key_head = head // own, head % own
         first, end = 0, gl.minimum(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128)) * 2, gl.cdiv(n_k, 64))  # parts of terms
@@ -279,15 +263,15 @@ def O_1_rows(w: gl.constexpr, A_part, V_part, full, free, O_tiles, a_ptr, l_m_pt
         mbarrier.arrive(free.index(slot), count=2)
         filled += end - first + 2
 
-@gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "together", "own"])
-def O_1(A_tiles, V_tiles, O_tiles, a_ptr, l_m_ptr, n_q, n_k, heads, together, own):
+@gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "own"])
+def O_1(A_tiles, V_tiles, O_tiles, a_ptr, l_m_ptr, n_q, n_k, heads, own):
     A_part = gl.allocate_shared_memory(gl.bfloat16, [4, 128, 64], A_tiles.layout)  # line 102: a ring
     V_part = gl.allocate_shared_memory(gl.bfloat16, [4, 1, 1, 64, 256], V_tiles.layout)  # line 102: a ring
     full, free = barriers(4, 1), barriers(4, 2)
     gl.warp_specialize([
-        (O_1_rows, (0, A_part, V_part, full, free, O_tiles, a_ptr, l_m_ptr, n_q, n_k, heads, together, own)),
-        (O_1_rows, (1, A_part, V_part, full, free, O_tiles, a_ptr, l_m_ptr, n_q, n_k, heads, together, own)),
-        (O_1_loads, (A_tiles, V_tiles, A_part, V_part, full, free, n_q, n_k, heads, together, own)),
+        (O_1_rows, (0, A_part, V_part, full, free, O_tiles, a_ptr, l_m_ptr, n_q, n_k, heads, own)),
+        (O_1_rows, (1, A_part, V_part, full, free, O_tiles, a_ptr, l_m_ptr, n_q, n_k, heads, own)),
+        (O_1_loads, (A_tiles, V_tiles, A_part, V_part, full, free, n_q, n_k, heads, own)),
     ], [4, 1], [240, 24])
 
 
@@ -312,14 +296,13 @@ def run(Q_ptr, K_ptr, V_ptr, results):
     most = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = triton.cdiv(n_q, 128) * heads
     several = triton.cdiv(blocks, most) >= triton.cdiv(n_k, 128)  # tiles, for shares that are even
-    together = 1 if several else triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 1024), 1)))  # heads whose long tiles come first
-    A_1[(min(blocks, most) if several else blocks, 1)](Q_tiles, K_tiles, A_tiles, a_ptr, l_m_ptr, L_ptr, n_q, n_k, heads, together, own, num_warps=4)
+    together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 1024), 1)))  # heads whose long tiles come first
+    A_1[(min(blocks, most) if several and 2 * heads * (n_k * 1024) <= 54525952 else blocks, 1)](Q_tiles, K_tiles, A_tiles, a_ptr, l_m_ptr, L_ptr, n_q, n_k, heads, together, own, num_warps=4)
     A_tiles = pairs_of(A_ptr, 128, 64)
     V_tiles = tiles_of(V_ptr, 64, 256)
     O_tiles = tiles_of(O_ptr, 64, 256)
     most = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = triton.cdiv(n_q, 128) * 2 * heads
     several = triton.cdiv(blocks, most) >= triton.cdiv(n_k, 128)  # tiles, for shares that are even
-    together = 1 if several else triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 1024), 1)))  # heads whose long tiles come first
-    O_1[(min(blocks, most) if several else blocks, 1)](A_tiles, V_tiles, O_tiles, a_ptr, l_m_ptr, n_q, n_k, heads, together, own, num_warps=4)
+    O_1[(min(blocks, most) if several and 2 * heads * (n_k * 1024) <= 54525952 else blocks, 1)](A_tiles, V_tiles, O_tiles, a_ptr, l_m_ptr, n_q, n_k, heads, own, num_warps=4)
     return {"O": O_ptr, "l_m": l_m_ptr, "L": L_ptr}

@@ -2,7 +2,7 @@
 
 Where a block has several tiles, what the next one needs arrives while one ends. Under a mask tiles differ in length:
 those of several heads are in one order, the longest first, and each block has one of them. If a multiprocessor has as
-many as the longest one streams, shares of tiles are even enough for blocks with several, head after head.
+many as the longest one streams, and L2 all that heads stream, shares are even enough for blocks with several tiles.
 """
 
 from __future__ import annotations
@@ -48,21 +48,23 @@ class Grid(Lowering):
         setting, plan, lines = self.setting, self.plan, list[str]()
         count = f"triton.cdiv({setting.size(plan.own.dim)}, {plan.height})" + f" * {self.beside}" * (self.beside > 1)
         grid = f"{count} * heads, 1" if self.numbers else f"{count}, heads"
+        size = setting.size(plan.loop.range.dim)
+        streamed = f"({size} * {self.streamed_words * WORDS[setting.dtype]})"
         if plan.persistent:
             lines.append("    most = torch.cuda.get_device_properties(device).multi_processor_count")
             grid = f"min({count} * heads, most), 1"
-        together = ""
-        if setting.mask is not None:
-            row = self.streamed_words * WORDS[setting.dtype]
-            streamed = f"({setting.size(plan.loop.range.dim)} * {row})"
-            together = f"triton.cdiv(heads, triton.cdiv(heads, max({STREAMED_TOGETHER} // {streamed}, 1)))"
-        if plan.persistent and together:
-            longest = f"triton.cdiv({setting.size(plan.loop.range.dim)}, {self.scope.length(plan.loop.range)})"
+        if plan.persistent and setting.mask is not None:
+            longest = f"triton.cdiv({size}, {self.scope.length(plan.loop.range)})"
             lines.append(f"    blocks = {count} * heads")
             lines.append(f"    several = triton.cdiv(blocks, most) >= {longest}  # tiles, for shares that are even")
-            grid, together = "min(blocks, most) if several else blocks, 1", f"1 if several else {together}"
-        lines += [f"    together = {together}  # heads whose long tiles come first"] * bool(together)
+            grid = f"min(blocks, most) if several and 2 * heads * {streamed} <= {STREAMED_TOGETHER} else blocks, 1"
+        if "together" in self.numbers:
+            lines.append(f"    together = {self.together(streamed)}  # heads whose long tiles come first")
         return lines, grid
+
+    def together(self, streamed: str) -> str:
+        """How many heads have their tiles in one order: as many as have what they stream in L2, these bytes each."""
+        return f"triton.cdiv(heads, triton.cdiv(heads, max({STREAMED_TOGETHER} // {streamed}, 1)))"
 
     @property
     def numbers(self) -> list[str]:
@@ -76,8 +78,7 @@ class Grid(Lowering):
         if not self.numbers:
             head = st.Let(("head", name), (call("program_id", 1), call("program_id", 0)))
             return [head, *self.split_head(), *body]
-        mixed = plan.persistent and scope.mask is not None
-        each = [*self.from_both_ends(), *self.placed(term("nth"))] if mixed else [*self.placed(term("tile"))]
+        each = [*self.placed(term("tile"))]
         if longest_last(scope.launch, scope.launch.grid[0], scope.mask):
             each.append(st.Let((name,), (term("tiles") - 1 - self.number,)))
         each += [*self.split_head(), *body]
@@ -89,23 +90,6 @@ class Grid(Lowering):
         filled = st.Let(("filled",), (self.fills(),), more=True)
         loop = st.For("tile", call("program_id", 0), many, (turn, *each, filled), step=blocks)
         return [*opening, st.Let(("filled",), (Number(0),), "slots of each ring before a tile"), loop]
-
-    def from_both_ends(self) -> list[st.Statement]:
-        """The statements that find the tile of a block's turn: of several, long and short ones in turn.
-
-        So blocks have shares that are even, and what a tile costs memory whatever its length is spread over all of the
-        time. Half of the blocks begin with a long one. Blocks with one tile have the longest first.
-        """
-        block, blocks, many = term("block"), call("num_programs", 0), self.of_head * "heads"
-        taken, first, last = term("taken"), term("first_left"), term("last_left")
-        mixed = first + ((term("turn") + block) & 1) * (last - first)
-        several = minimum(many // blocks - 1, 1)
-        return [
-            st.Let(("block", "taken"), (call("program_id", 0), term("turn") * blocks)),
-            st.Let(("first_left",), ((taken + 1) // 2 + block // 2,)),
-            st.Let(("last_left",), (many - 1 - taken // 2 - block // 2,)),
-            st.Let(("nth",), (term("tile") + several * (mixed - "tile"),), "long and short ones in turn"),
-        ]
 
     def counted(self) -> list[st.Statement]:
         """The statements that count the tiles of a side of a head."""

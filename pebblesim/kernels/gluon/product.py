@@ -24,6 +24,9 @@ from pebblesim.kernels.triton.loops import Piece
 from pebblesim.kernels.triton.ranges import GROUP, Setting
 from pebblesim.language import program as ir
 
+MANY = 4
+"""Tiles for each multiprocessor from which on those of a head come together, which finds more of them in L2."""
+
 
 class ProductRoles(PartsRoles):
     """Makes the statements of both roles."""
@@ -38,6 +41,15 @@ class ProductRoles(PartsRoles):
         self.parts = terms // self.right.rows  # of a tile of terms
         self.reserve("full", "free", "first", "end", "wide", "group", "rank", "place")
         self.named_tile = self.number, self.scope.number_of(self.columns_of_grid.range)
+
+    @property
+    def numbers(self) -> list[str]:
+        """Names of the arguments, besides sizes, by which a block finds its tile."""
+        return ["heads", *["together"] * self.from_end()]
+
+    def together(self, streamed: str) -> str:
+        """How many heads have their tiles in one order: several where a multiprocessor has few, and the end counts."""
+        return f"{super().together(streamed)} if blocks < {MANY} * most else 1"
 
     @property
     def beside(self) -> int:
@@ -71,7 +83,7 @@ class ProductRoles(PartsRoles):
     def placed(self, own: Term) -> list[st.Statement]:
         """The statements that find the head and the tile of a number of the grid."""
         (number, column), place, wide = self.named_tile, term("place"), term("wide")
-        if self.scope.mask is not None:
+        if self.from_end():
             found = st.Let((number.id, column.id), (place // wide, place % wide))
             return [*longest_first("place", own, self.of_head), found]
         side, note = minimum(term("tiles") - term("group") * GROUP, GROUP), "tiles of rows that share columns in L2"
