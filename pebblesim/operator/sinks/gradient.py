@@ -22,7 +22,7 @@ def gradient_of_sinks(
     """The gradient of sinks, in their shape and type, rounded once after the sum.
 
     Args:
-        v: the row sums of dO ∘ O less dL, (batch · kv_heads, numbers of the queries that see a key, and more), or so many
+        v: the row sums of dO ∘ O less dL, (batch · kv_heads, numbers of the queries that see a key, and more), or such
             rows for each part of the heads that share keys.
         L: to base 2, with sinks, (batch · kv_heads, n_q · shared).
         grad_L: that of the natural L, as L, or None.
