@@ -68,6 +68,8 @@ def patch(patched: pytest.MonkeyPatch) -> Card:
         patched.setattr(torch._C, name, each, raising=False)
     patched.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     patched.setattr(launching, "card_of", lambda *given: cards.card("H200"))
+    properties = SimpleNamespace(multi_processor_count=132)
+    patched.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     patched.setattr(layout, "on_gpu", lambda x: True)
     patched.setattr(recorded, "here", lambda x: True)
     patched.setattr(recorded, "driver", lambda: card.driver)

@@ -103,7 +103,7 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
 
     Returns:
         L, (batch · kv_heads, n_q · shared), of a forward pass; of a backward pass with sinks the row sums of dO ∘ O,
-        less dL, in as many rows that may lie further apart; else None.
+        less dL, in as many rows that may lie further apart, or in as many for each part of the heads; else None.
     """
     Q = tensors["Q"]
     if Q.is_cuda and Q.device.index != torch.cuda.current_device():
@@ -164,12 +164,12 @@ def groups_of(given: dict[str, Any], results: dict[str, Any], setting: Setting) 
 
 def _heads_apart(given: dict[str, Any], results: dict[str, Any], setting: Setting, parts: int) -> Any:
     """Compute a backward pass whose heads that share keys are in parts."""
-    shared, n = setting.pattern.shared, given["Q"].shape[2]
+    shared = setting.pattern.shared
     own = setting._replace(pattern=of_part_of_heads(setting.pattern, parts), apart=True)
     made = heads_apart.room_for_parts(results, parts)
     rows = compute("backward", heads_apart.given_to_parts(given, shared, parts), made, own)
     heads_apart.add_up(made, results)
-    return None if rows is None else heads_apart.numbers_of_all(rows, n, shared, parts)
+    return rows
 
 
 def _in_parts(given: dict[str, Any], results: dict[str, Any], setting: Setting, cut: Cut) -> Any:
