@@ -81,7 +81,7 @@ class Formula(Result):
         return "\n".join(f"{name:<11}{self._relation(name, '≤')} {written(expr)}" for name, expr in self.lines.items())
 
     def _relation(self, name: str, bounded: str) -> str:
-        """What stands between a quantity and its closed form."""
+        """Return the sign between a quantity and its closed form."""
         return bounded if name == "peak words" and self.peak_is_bound else "="
 
     @cached_property
