@@ -101,11 +101,13 @@ class Part:
     def fit(self, M: int, sizes: Blocks, fixed: frozenset[str]) -> Blocks:
         """Return all blocks, those of this part by the rule "fit"; other blocks and fixed blocks do not change."""
         groups = [free for group in self.groups if (free := [name for name in group if name not in fixed])]
-        if sum(not self.unmasked.blocks.isdisjoint(group) for group in groups) > 1:
-            matter = self.unmasked.blocks | self.words.blocks
-            best = self._shared(M, sizes, [name for group in groups for name in group if name in matter])
-        else:
+        names = [name for group in groups for name in group if name in self.unmasked.blocks | self.words.blocks]
+        compete = sum(not self.unmasked.blocks.isdisjoint(group) for group in groups) > 1
+        best = sizes
+        if not compete or self.words is self.unmasked or len(names) > FEW_NAMES:
             best = self._fit_in_order(M, sizes, groups)
+        if compete:
+            best = self._shared(M, sizes, names, best)
         return self._filled(M, best, [[name for name in group if best[name] == 1] for group in groups])
 
     def _fit_in_order(self, M: int, sizes: Blocks, groups: list[list[str]]) -> Blocks:
@@ -131,24 +133,28 @@ class Part:
                 break
         return best
 
-    def _shared(self, M: int, sizes: Blocks, names: list[str]) -> Blocks:
-        """Choose blocks that compete for the cache; a larger M never gives worse ones.
+    def _shared(self, M: int, sizes: Blocks, names: list[str], in_order: Blocks) -> Blocks:
+        """Choose blocks that compete for the cache, no worse than `in_order`; a larger M never gives worse ones.
 
         This is true if they are proved to be the best. Otherwise they are the ones of the last level up to M, enlarged
         by steps that do not depend on M.
         """
-        few = prod(max(self.cuts[name]) for name in names) <= FEW
+        caps = {name: max(self.cuts[name]) for name in names}
+        for blocks in (in_order, sizes | caps):
+            if self.words(blocks) <= self.least(M) and self.fits(M, blocks):
+                return blocks
+        few = prod(caps.values()) <= FEW
         if few or self.words.nonincreasing:
-            search = BlockSearch(self, self.words, M, names, sizes, sizes)
+            search = BlockSearch(self, self.words, M, names, in_order, sizes)
             if self.words.nonincreasing:
                 search.climb()
             if search.prove(FEW if few else MOST_BOXES):
                 return search.best
         start = tuple(sizes.items())
         blocks = sizes
-        for level in _levels(M, names):  # each begins with the one before, which is remembered
+        for level in _levels(M - self.room(sizes), names):  # each begins with the one before, which is remembered
             blocks = _at_level(self, level, tuple(names), start)
-        return _enlarged(self, M, blocks, names)
+        return min(in_order, _enlarged(self, M, blocks, names), key=self.words)
 
     def _least_in_order(self, M: int, grown: Callable[[int], Blocks], limit: int) -> list[int]:
         """Return the size up to `limit` that moves the fewest words, from a grid that does not depend on M."""
@@ -359,30 +365,29 @@ class BlockSearch:
         return high | sizes
 
 
-def _levels(M: int, names: Sequence[str]) -> Iterator[int]:
-    """Yield the caches up to M for which "fit" looks for these blocks: powers of two; for few blocks also 3, 6, 12 …"""
-    for power in range(M.bit_length()):
+def _levels(room: int, names: Sequence[str]) -> Iterator[int]:
+    """Yield the words up to this number, besides those that the smallest blocks need, for which "fit" looks for blocks.
+
+    They are powers of two; for few blocks also 3, 6, 12, …
+    """
+    for power in range(room.bit_length()):
         yield 1 << power
-        if len(names) <= FEW_NAMES and 2 <= 3 << power >> 1 <= M:
+        if len(names) <= FEW_NAMES and 2 <= 3 << power >> 1 <= room:
             yield 3 << power >> 1
 
 
 @lru_cache(maxsize=2048)  # for every M above that level
 def _at_level(part: Part, level: int, names: tuple[str, ...], start: tuple[tuple[str, int], ...]) -> Blocks:
-    """Return good blocks for a cache of that many words, no worse than those that a smaller M gives.
-
-    They are `start` if that does not fit.
-    """
+    """Return good blocks for so many words besides those that `start` needs, no worse than those for fewer words."""
     sizes = dict(start)
-    if not part.fits(level, sizes):
-        return sizes
+    M = part.room(sizes) + level
     below = max(_levels(level - 1, names), default=0)
-    smaller = _enlarged(part, level, _at_level(part, below, names, start), names)
-    if part.words(smaller) <= part.least(level):
+    smaller = _enlarged(part, M, _at_level(part, below, names, start) if below else sizes, names)
+    if part.words(smaller) <= part.least(M):
         return smaller
-    without_mask = BlockSearch(part, part.unmasked, level, list(names), sizes, sizes)
+    without_mask = BlockSearch(part, part.unmasked, M, list(names), sizes, sizes)
     without_mask.climb()
-    search = BlockSearch(part, part.words, level, list(names), smaller, sizes)
+    search = BlockSearch(part, part.words, M, list(names), smaller, sizes)
     search.consider(without_mask.best)
     if len(names) <= FEW_NAMES:
         search.descend(DIVISORS_OF_FIT)
@@ -394,8 +399,9 @@ def _enlarged(part: Part, M: int, blocks: Blocks, names: Sequence[str]) -> Block
     few = len(names) <= FEW_NAMES
     lines = [(those, blocks, STEPS if few else STEPS // 4) for count in (1, 2) for those in combinations(names, count)]
     for name, other in permutations(names, 2) if few else ():
-        shorter = [max(1, -(-blocks[other] * quarters // 4)) for quarters in (3, 2, 1, 0)]
-        lines += [((name,), blocks | {other: size}, STEPS // 4) for size in shorter]
+        for quarters, steps in ((3, STEPS // 4), (2, STEPS // 4), (1, STEPS // 4), (0, STEPS)):
+            shorter = blocks | {other: max(1, -(-blocks[other] * quarters // 4))}
+            lines.append(((name,), shorter, steps))
     best, least = blocks, part.words(blocks)
     for those, start, steps in lines:
         before = start

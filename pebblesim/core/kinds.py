@@ -49,16 +49,17 @@ def checked_kinds(*whole: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
-        several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        by_place = [name for name, each in signature.parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD]
         kinds = {
-            name: parameter.annotation
-            for name, parameter in signature.parameters.items()
-            if parameter.kind not in several and (name in whole or not str(parameter.annotation).startswith("int"))
+            name: each.annotation
+            for name, each in signature.parameters.items()
+            if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+            and (name in whole or not str(each.annotation).startswith("int"))
         }
 
         @wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            for name, value in (*zip(signature.parameters, args, strict=False), *kwargs.items()):
+            for name, value in (*zip(by_place, args, strict=False), *kwargs.items()):
                 check_kind(name, value, kinds.get(name, ""))
             return function(*args, **kwargs)
 
