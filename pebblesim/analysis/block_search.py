@@ -150,6 +150,7 @@ class Part:
                 search.climb()
             if search.prove(FEW if few else MOST_BOXES):
                 return search.best
+        M = min(M, self.room(sizes | caps))  # no block is larger
         start = tuple(sizes.items())
         blocks = sizes
         for level in _levels(M - self.room(sizes), names):  # each begins with the one before, which is remembered
@@ -265,9 +266,13 @@ class BlockSearch:
             self.consider(blocks)
             for shorter in self._beside_whole_tiles(blocks):
                 self.consider(shorter)
+        self.consider_equal()
+        self.descend((1, 2, 5, 12, 30, 80, None), regrow)
+
+    def consider_equal(self) -> None:
+        """Accept the largest feasible blocks of one size if they are better than the best so far."""
         together = last_that(lambda size: self.part.fits(self.M, self._all(size)), 1, max(self.caps.values()))
         self.consider(self._all(together))
-        self.descend((1, 2, 5, 12, 30, 80, None), regrow)
 
     def descend(self, divisors: Sequence[int | None], regrow: bool = False) -> None:
         """Go from the best blocks so far to neighbours that are better, in steps of these parts of a block."""
@@ -389,6 +394,7 @@ def _at_level(part: Part, level: int, names: tuple[str, ...], start: tuple[tuple
     without_mask.climb()
     search = BlockSearch(part, part.words, M, list(names), smaller, sizes)
     search.consider(without_mask.best)
+    search.consider_equal()
     if len(names) <= FEW_NAMES:
         search.descend(DIVISORS_OF_FIT)
     return search.best
