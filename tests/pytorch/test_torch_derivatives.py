@@ -114,7 +114,6 @@ def test_a_call_of_a_gpu_is_no_plain_one_where_tangents_are(monkeypatch: pytest.
     assert eager.plain(x)
 
 
-@pytest.mark.filterwarnings("ignore:PyTorch's attention is used")
 def test_a_call_of_a_gpu_is_no_plain_one_where_memory_has_other_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The imaginary part of a conjugate is negated when it is read, and a tensor of zeros has no memory."""
     monkeypatch.setattr(eager.recorded, "here", lambda x: True)
@@ -124,6 +123,7 @@ def test_a_call_of_a_gpu_is_no_plain_one_where_memory_has_other_numbers(monkeypa
         assert not eager.plain(each) and not eager.plain(z.real, each)
 
 
+@pytest.mark.filterwarnings("ignore:PyTorch's attention is used")
 def test_derivatives_that_pytorch_has_are_its_own_with_the_fallback() -> None:
     call, x = of_argument(0, attn_mask=torch.ones(3, 3).tril().bool(), fallback="sdpa")
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
