@@ -77,6 +77,8 @@ def plain(*tensors: Any) -> bool:
             return False
         if torch._C._functorch.is_legacy_batchedtensor(each):  # as `is_grads_batched` makes
             return False
+        if each.is_neg() or each._is_zerotensor():  # its memory has other numbers, or there is none
+            return False
     return True
 
 
