@@ -509,3 +509,9 @@ def test_each_file_of_the_benchmarks_is_in_their_table() -> None:
     assert [path for path, name in known.items() if name not in table and path.name != "README.md"] == []
     linked = re.findall(r"\]\(([^)]*)\)", table)
     assert len(linked) > 90 and [link for link in linked if not (folder / link).is_file()] == []
+
+
+def test_no_run_left_a_file_beside_the_folders() -> None:
+    """A table of states, saved under a value that was to be refused as a path, has a name without an ending."""
+    files = (path for path in ROOT.iterdir() if path.is_file() and not path.name.startswith("."))
+    assert {path.name for path in files if not path.suffix} == {"LICENSE", "Makefile"}
