@@ -22,7 +22,7 @@ from pebblesim.kernels.triton.triton import FAR, SHIFTED
 from pebblesim.operator.cuts import Cut
 from pebblesim.operator.heads import apart as heads_apart
 from pebblesim.operator.heads.parts import bytes_of_parts, long_enough, of_part_of_heads, parts_of_heads
-from pebblesim.operator.known.symbols import Untraced, plain
+from pebblesim.operator.known.symbols import Later, plain
 from pebblesim.operator.known.tape import notes
 from pebblesim.operator.launching import layout
 from pebblesim.operator.launching.boxes import MAKERS, gluon_lost, remembered
@@ -388,7 +388,7 @@ def _is_short(taken: int, device: Any) -> bool:
     """Whether less memory is free than a pass takes, which then has other kernels, for this moment alone.
 
     Raises:
-        Untraced: it is, and the pass is traced.
+        Later: it is, and the pass is traced.
     """
     if taken <= LEAST_ROOM or torch.cuda.is_current_stream_capturing():
         return False
@@ -397,7 +397,7 @@ def _is_short(taken: int, device: Any) -> bool:
         return False
     if (written := notes()) is not None:  # kernels for this moment are not to be launched again
         if written.dry:
-            raise Untraced
+            raise Later
         written.other = True
     return True
 
