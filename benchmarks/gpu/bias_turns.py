@@ -1,0 +1,341 @@
+"""What warpgroups of the kernels with a bias wait for: variants of their texts, timed one after the other.
+
+    python benchmarks/gpu/bias_turns.py -o folder [--only o0,o4] [--time-limit 100]
+
+Texts are those of `attention` for 4 heads of 384 tokens and 512 sequences, and changed ones: o for O and L, c for dK and
+dV, q for dQ and dB. Rows go to `folder/turns.jsonl`, one a variant, and those that are there are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import time
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.sequences import SEQUENCES
+from pebblesim.operator import programs_of_bias as programs
+from pebblesim.operator.programs_of_bias import Kernels, Tiling
+
+HEADS, N, R, D = 4, 384, 512, 32
+AT_A_TIME = 8
+
+
+def emitted(which: str, groups: int = 0, stay: int = 0, stream: int = 0, stages: int = 0) -> str:
+    """The text of a kernel of `attention`."""
+    at = {"o": programs.FORWARD, "c": programs.ACROSS, "q": programs.AT_ONCE}[which]
+    made = programs.at_once(N) if which == "q" else programs.STAYING[at]
+    if which != "q":
+        blocks = dict(zip(made.tiling.blocks, (stay, stream), strict=True))
+        made = Kernels(Tiling(made.tiling.schedule, blocks, 4, stages, gluon=True), groups)
+    lengths = [2**14] * 2
+    lengths[0 if which == "c" else 1] = N
+    sizes = {"n_q": lengths[0], "n_k": lengths[1], "d_k": D, "d_v": D, **made.tiling.blocks}
+    sizes[SEQUENCES] = max(2, made.sequences)
+    stages, together = made.tiling.stages, made.sequences
+    program = programs.program(at, made)
+    return gluon(program, sizes, "bfloat16", None, scale=D**-0.5, stages=stages, shared=1, at_once=together).text
+
+
+
+def sub(text, old, new):
+    assert old in text, old
+    return text.replace(old, new, 1)
+
+
+def turns(text, name, before, after, tiles, groups=3, running=0):
+    """A turn taken in front of a line that begins with `before`, and passed behind one that begins with `after`."""
+    t = text
+    rows = f"def {name}_rows(w: gl.constexpr, "
+    t = sub(t, rows, rows + "turns, ")
+    for w in range(groups):
+        t = sub(t, f"({name}_rows, ({w}, ", f"({name}_rows, ({w}, turns, ")
+    t = sub(t, "    gl.warp_specialize([", f"    turns = barriers({groups}, 1)\n    gl.warp_specialize([")
+    take = "mbarrier.wait(turns.index(w), (t & 1) ^ (w == 0))\n"
+    give = f"mbarrier.arrive(turns.index((w + 1) % {groups}), count=1)\n"
+    out, inside = [], False
+    for line in t.splitlines(keepends=True):
+        s = line.lstrip()
+        ind = line[: len(line) - len(s)]
+        if line.startswith(f"def {name}_rows"):
+            inside = True
+        elif line.startswith("@") or line.startswith("def"):
+            inside = False
+        if inside and s.startswith("turn, filled = 0, 0"):
+            line = line + ind + "t = 0\n"
+        if inside and s.startswith(before):
+            out += [ind + take] + [ind + f"P = warpgroup_mma_wait({running}, deps=(P,))\n"] * (running is not None)
+        out.append(line)
+        if inside and s.startswith(after):
+            out += [ind + give, ind + "t += 1\n"]
+    t = "".join(out)
+    f = re.search(r"( +)for r in range\((gl.maximum\(begin - rows \* several, 0\)) \+ w, (gl.minimum\(end - rows \* several, several\)), \d\):\n(            .*\n)+", t[t.index(rows):])
+    start, ind = t.index(rows) + f.end(), f.group(1)
+    skip = (f"{ind}low, high = {f.group(2)}, {f.group(3)}\n"
+            f"{ind}for again_ in range({tiles} * (gl.cdiv(high - low, {groups}) - gl.cdiv(gl.maximum(high - low - w, 0), {groups}))):\n"
+            f"{ind}    {take}{ind}    {give}{ind}    t += 1\n")
+    return t[:start] + skip + t[start:]
+
+
+def lazy_sum(text, T):
+    """Row sums of a thread's own columns; added up among threads at the end."""
+    shape = f"[64, {T // 8}, 4, 2]"
+    t = sub(text, f"l_i = gl.full([64], 0.0, gl.float32, gl.SliceLayout(1, tile_{T}))", f"l_i = gl.sum(gl.sum(gl.full([64, {T}], 0.0, gl.float32, tile_{T}).reshape({shape}), axis=3), axis=1)")
+    t = sub(t, "l_i = m_i * l_i\n", "l_i = gl.convert_layout(m_i, gl.SliceLayout(1, l_i.type.layout))[:, None] * l_i\n")
+    t = sub(t, "l_i += gl.sum(P, axis=1)\n", f"l_i += gl.sum(gl.sum(P.reshape({shape}), axis=3), axis=1)\n")
+    i = t.index("            O_i = O_i * gl.where(gl.convert_layout(l_i")
+    return t[:i] + f"            l_i = gl.convert_layout(gl.sum(l_i, axis=1), gl.SliceLayout(1, tile_{T}))\n" + t[i:]
+
+
+def tree(text, T):
+    """The row's maximum by several chains."""
+    return sub(text, "gl.max(P, axis=1)", f"gl.convert_layout(gl.max(gl.max(P.reshape([64, 4, {T // 4}]), axis=1), axis=1), gl.SliceLayout(1, tile_{T}))")
+
+
+def pinned(text):
+    """The maximum is there before what follows."""
+    return sub(text, "                m_i = gl.exp2(gl.where(m_i == m_new", "                m_new = warpgroup_mma_wait(0, deps=(m_new,))\n                m_i = gl.exp2(gl.where(m_i == m_new")
+
+
+NAMED = """
+@gluon.jit
+def turn_of(w: gl.constexpr, what: gl.constexpr, x):
+    return gl.inline_asm_elementwise(what, "=f,=f,f,f", [x], dtype=gl.float32, is_pure=False, pack=2)
+
+"""
+
+
+def named(text, name, tile, groups=3):
+    """Turns by named barriers in the place of those in shared memory."""
+    vector = "tx"
+    t = text.replace("\n@gluon.jit\ndef " + name + "_rows", NAMED + "@gluon.jit\ndef " + name + "_rows", 1)
+    asm = lambda what, at: f'turn_of(w, "bar.{what} " + ("10" if {at} == 0 else "11" if {at} == 1 else "12" if {at} == 2 else "13") + ", 256; mov.b32 $0, $2; mov.b32 $1, $3;", {vector})'
+    take, out = "mbarrier.wait(turns", []
+    for line in t.splitlines(keepends=True):
+        s = line.lstrip()
+        ind = line[: len(line) - len(s)]
+        if s.startswith("mbarrier.wait(turns"):
+            line = f"{ind}{vector} = {asm('sync', 'w')}\n"
+        elif s.startswith("mbarrier.arrive(turns"):
+            at = re.match(r"mbarrier.arrive\(turns.index\((.*)\), count", s)[1]
+            line = f"{ind}{vector} = {asm('arrive', '(' + at + ')')}\n"
+        elif s.startswith("t = 0"):
+            first, by = ("2", 0) if "(w + 2) % 3" in t else ("0", groups - 1)
+            line = f"{ind}{vector} = gl.full([64], 0.0, gl.float32, gl.SliceLayout(1, {tile}))\n{ind}if w == {by}:\n{ind}    {vector} = {asm('arrive', first)}\n"
+        elif s.startswith("t += 1"):
+            continue
+        out.append(line)
+    return "".join(out)
+
+
+def turns_of_tiles(q, order=-1, early=True):
+    t = sub(q, "def dQ_dB_rows(w: gl.constexpr, ", "def dQ_dB_rows(w: gl.constexpr, turns, ")
+    for w in range(3):
+        t = sub(t, f"(dQ_dB_rows, ({w}, ", f"(dQ_dB_rows, ({w}, turns, ")
+    t = sub(t, "    gl.warp_specialize([", "    turns = barriers(3, 1)\n    gl.warp_specialize([")
+    first, step = (2, 2) if order < 0 else (0, 1)
+    t = sub(t, "    for r in range(begin, end):\n        turn = r - begin\n        slot, phase = turn % 2, (turn // 2) & 1\n        mbarrier.wait(dO_i_full",
+            "    t = 0\n    for r in range(begin, end):\n        turn = r - begin\n        slot, phase = turn % 2, (turn // 2) & 1\n        mbarrier.wait(dO_i_full")
+    for e in ("", "_2", "_3", "_4"):
+        line = next(x for x in t.splitlines(keepends=True) if re.match(rf"        (.*, )?P{e} = warpgroup_mma_wait\(1", x))
+        t = sub(t, line, f"        mbarrier.wait(turns.index(w), (t & 1) ^ (w == {first}))\n{line}")
+        give = f"        mbarrier.arrive(turns.index((w + {step}) % 3), count=1)\n        t += 1\n"
+        if early:
+            t = sub(t, f"        dS{e} = warpgroup_mma_wait(0, deps=(dS{e},))\n", f"        dS{e}, P{e} = warpgroup_mma_wait(0, deps=(dS{e}, P{e}))\n{give}")
+        else:
+            line = next(x for x in t.splitlines(keepends=True) if x.startswith(f"        dQ_i = warpgroup_mma(dS_16{e},"))
+            t = sub(t, line, line + give)
+    return t
+
+
+def variants(emit):
+    """`emit(which, groups, stay, stream, stages)`: the text of a kernel."""
+    v = {}
+    o, c, q = emit("o", 3, 64, 128, 2), emit("c", 3, 64, 64, 3), emit("q", 0, 0, 0, 0)
+    EXP, PV, DV, DK, MAX, WAIT = "P = gl.exp2", "O_i = warpgroup_mma(P_16", "dV_j = warpgroup_mma(P_16", "dK_j = warpgroup_mma(dS_16", "m_i = gl.exp2", "P = warpgroup_mma_wait(1"
+    O = lambda t, tiles=3, groups=3: turns(pinned(t), "flash2_forward", MAX, PV, tiles, groups)
+    v["o0"] = o
+    v["o1"] = turns(o, "flash2_forward", EXP, PV, 3)  # the maximum within the turn
+    v["o2"] = O(o)
+    v["o3"] = O(tree(o, 128))
+    v["o4"] = O(lazy_sum(tree(o, 128), 128))
+    v["o5"] = lazy_sum(tree(o, 128), 128)
+    o64 = emit("o", 4, 64, 64, 3)
+    v["o6"] = O(lazy_sum(o64, 64), 6, 4)
+    o2 = emit("o", 2, 64, 128, 3)
+    v["o7"] = O(lazy_sum(tree(o2, 128), 128), 3, 2)
+    v["c0"] = c
+    v["c1"] = turns(c, "dK_dV", WAIT, DV, 6, 3, None)
+    v["c2"] = turns(c, "dK_dV", WAIT, DK, 6, 3, None)
+    fence = "                fence_async_shared()\n                mbarrier.arrive(Q_i_free"
+    v["c3"] = sub(c, fence, "                mbarrier.arrive(Q_i_free")  # a figure, not a kernel: without the fence
+    v["c4"] = turns(v["c3"], "dK_dV", WAIT, DV, 6, 3, None)
+    c2 = emit("c", 2, 64, 128, 2)
+    v["c5"] = turns(c2, "dK_dV", WAIT, DV, 3, 2, None)
+    v["q0"] = q
+    v["q1"] = turns_of_tiles(q)
+    v["q2"] = turns_of_tiles(q, 1)
+    v["q3"] = turns_of_tiles(q, -1, False)
+    v["q4"] = named(v["q3"], "dQ_dB", "tile_32")
+    for a, b in (("o2", "o8"), ("o4", "o9"), ("o7", "o10")):
+        v[b] = named(v[a], "flash2_forward", "tile_128", 2 if a == "o7" else 3)
+    for a, b in (("o8", "o11"), ("o9", "o12"), ("o10", "o13")):  # the maximum is there before the turn
+        t = v[a]
+        for line in [x for x in t.splitlines(keepends=True) if re.match(r"                tx = turn_of\(w, .bar.sync", x)]:
+            new = line.replace("tx", "m_new").replace('"bar.sync ', '"{ .reg .pred p; .reg .f32 f; max.f32 f, $2, $3; setp.leu.f32 p, f, 0f7F800000; @p bar.sync ').replace("mov.b32 $1, $3;", "mov.b32 $1, $3; }")
+            t = t.replace(line, new, 1) if "m_new" not in t.split(line)[0][-200:] else t.replace(line, new, 1)
+        v[b] = t
+    for a, b in (("c1", "c6"), ("c2", "c7"), ("c4", "c8")):
+        v[b] = named(v[a], "dK_dV", "tile_64")
+    return v
+
+
+class Layer:
+    """Inputs of the layer, and what its kernels are called with."""
+
+    def __init__(self, torch: Any, heads: int = HEADS, n: int = N, sequences: int = R) -> None:
+        torch.manual_seed(0)
+        make = lambda *shape: torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+        self.Q, self.K, self.V, self.dO = (make(sequences, heads, n, D) for _ in range(4))
+        self.bias = make(1, 1, heads, n, n).expand(1, sequences, heads, n, n)
+        self.bias_T = self.bias[:, :1].mT.contiguous().expand(1, sequences, heads, n, n)
+        self.torch, self.parts = torch, 5
+        self.L = self.v = None
+
+    def given(self, which: str) -> tuple[list[Any], dict[str, Any]]:
+        torch, of = self.torch, self.torch.empty_like
+        if which == "o":
+            return [self.Q, self.K, self.V, self.bias], {"O": of(self.Q)}
+        if which == "c":
+            results = {"dK": of(self.K), "dV": of(self.V)}
+            return [self.Q, self.K, self.V, self.dO, self.L, self.bias_T, self.v], results
+        Q, K, V, dO, dQ = (x.unsqueeze(0) for x in (self.Q, self.K, self.V, self.dO, of(self.Q)))
+        heads, n = self.Q.shape[1:3]
+        dB = torch.empty(1, self.parts, heads, n, n, device="cuda", dtype=torch.float32)
+        return [Q, K, V, dO, self.L, self.bias[:, :1], self.v], {"dQ": dQ, "dB": dB}
+
+    def run(self, module: Any, which: str) -> tuple[Any, dict[str, Any]]:
+        taken, results = self.given(which)
+        return (lambda: module.run(*taken, results=results)), results
+
+
+def loaded(name: str, text: str, folder: Path) -> Any:
+    path = folder / f"turns_{name}.py"
+    path.write_text(text, encoding="utf-8")
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    spec.loader.exec_module(module := module_from_spec(spec))
+    return module
+
+
+def usual(torch: Any, texts: dict[str, str], folder: Path) -> tuple[Layer, dict[str, dict[str, Any]]]:
+    """The layer with L and v, and the results of the kernels of `attention`, which variants are to have."""
+    layer, whole = Layer(torch), {}
+    made = layer.run(loaded("o0", texts["o0"], folder), "o")[0]()
+    layer.L = made["L"]
+    layer.v = (layer.dO.float() * made["O"].float()).sum(-1).reshape(-1, layer.Q.shape[2]).contiguous()
+    whole["o"] = made
+    for which in "cq":
+        whole[which] = layer.run(loaded(f"{which}0", texts[f"{which}0"], folder), which)[0]()
+    return layer, whole
+
+
+def timed(torch: Any, call: Any) -> list[float]:
+    """Microseconds of a call, the median of 25 in a graph of 4 and the least; inputs are larger than the L2 cache."""
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(4):
+            call()
+    times = []
+    for _ in range(25):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) * 250)
+    times.sort()
+    return [round(times[len(times) // 2], 1), round(times[0], 1)]
+
+
+def row(torch: Any, name: str, text: str, folder: Path, layer: Layer, whole: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    call, _ = layer.run(loaded(name, text, folder), name[0])
+    found = call()
+    torch.cuda.synchronize()
+    apart, same = {}, True
+    for key, one in whole[name[0]].items():
+        finite = one.isfinite()
+        difference = (found[key].float() - one.float())[finite].norm() / one.float()[finite].norm()
+        apart[key] = float(f"{difference.item():.2e}")
+        same = same and torch.equal(found[key], one)
+    again = call()
+    stable = all(torch.equal(again[key], found[key]) for key in found)
+    return {"variant": name, "us": timed(torch, call), "same": same, "stable": stable, "apart": apart}
+
+
+def warmed(names: list[str], folder: Path) -> None:
+    """Compile variants, several at a time, each in a process of its own."""
+    left, running = [*names], list[Any]()
+    while left or running:
+        while left and len(running) < AT_A_TIME:
+            command = [sys.executable, __file__, "-o", str(folder), "--only", left.pop(0), "--compile"]
+            running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        running = [each for each in running if each.poll() is None]
+        time.sleep(0.1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--compile", action="store_true", help="compile only, by one launch")
+    parser.add_argument("--once", action="store_true", help="launch each once, for Nsight Compute")
+    parser.add_argument("--time-limit", type=float, default=100.0)
+    asked, began = parser.parse_args(), time.monotonic()
+    asked.output.mkdir(parents=True, exist_ok=True)
+    texts = variants(emitted)
+    names = asked.only.split(",") if asked.only else [*texts]
+    import torch
+
+    if asked.compile:
+        layer = Layer(torch, sequences=8)
+        layer.L = layer.v = torch.zeros(8 * HEADS, N, device="cuda")
+        layer.parts = 1
+        for name in names:
+            layer.run(loaded(f"{name}_warm", texts[name], asked.output), name[0])[0]()
+        torch.cuda.synchronize()
+        return
+    path = asked.output / "turns.jsonl"
+    done = {json.loads(line)["variant"] for line in path.read_text().splitlines()} if path.exists() else set()
+    names = [name for name in names if asked.once or name not in done]
+    if not asked.once:
+        warmed([*{*names, "o0", "c0", "q0"}], asked.output)
+    print(f"{time.monotonic() - began:6.1f} s compiled", flush=True)
+    layer, whole = usual(torch, texts, asked.output)
+    if asked.once:
+        for name in names:
+            layer.run(loaded(name, texts[name], asked.output), name[0])[0]()
+            torch.cuda.synchronize()
+        return
+    for name in names:
+        try:
+            made = row(torch, name, texts[name], asked.output, layer, whole)
+        except Exception as error:  # a variant that does not run is a row, too
+            made = {"variant": name, "error": str(error)[-300:]}
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(made) + "\n")
+        print(f"{time.monotonic() - began:6.1f} s", made, flush=True)
+        if time.monotonic() - began > asked.time_limit:
+            return
+
+
+if __name__ == "__main__":
+    main()
