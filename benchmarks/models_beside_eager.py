@@ -29,16 +29,9 @@ import tiny_models
 from pebblesim.cli.waiting import progress_bar
 from pebblesim.core.errors import UsageError
 from pebblesim.core.files import whole_file
-from pebblesim.operator import (
-    checks,
-    definition,
-    masks,
-    operators,
-    operators_of_sinks,
-    public,
-    transformers as ours,
-    transformers_masks,
-)
+from pebblesim.operator import checks, definition, masks, operators, public
+from pebblesim.operator.integrations import transformers as ours, transformers_masks
+from pebblesim.operator.sinks import operators as operators_of_sinks
 
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE / "models_beside_eager.jsonl"

@@ -25,35 +25,35 @@ BESIDE_KERNELS = tuple(f"pebblesim/kernels/{name}.py" for name in ("domains", "m
 PARTS = {
     "terms, statements, text": ("terms", "statements", "words", "identifiers"),
     "lowering, masks, values": (
-        *("lowering", "triton_ranges", "triton_loops", "triton_values", "triton_places", "facts", "masked_once"),
-        *("orientation", "products", "bands", "key_ranges", "fills"),
+        *("lowering", "triton/ranges", "triton/loops", "triton/values", "triton/places", "facts", "passes/masked_once"),
+        *("orientation", "products", "bands", "key_ranges", "passes/fills"),
     ),
     "tensors in memory": ("tables", "strides"),
-    "Triton": ("triton", "triton_kernel", "triton_grid", "triton_copies"),
-    "bias, sinks": ("bias", "bias_stays", "sequences", "sequences_past", "sinks"),
+    "Triton": ("triton/triton", "triton/kernel", "triton/grid", "triton/copies"),
+    "bias, sinks": ("passes/bias", "passes/bias_stays", "passes/sequences", "passes/sequences_past", "passes/sinks"),
     "Gluon: blocks, roles, text": (
         *(
-            "gluon",
-            "gluon_block",
-            "gluon_boxes",
-            "gluon_plan",
-            "gluon_roles",
-            "gluon_scope",
-            "gluon_text",
-            "gluon_widths",
+            "gluon/gluon",
+            "gluon/block",
+            "gluon/boxes",
+            "gluon/plan",
+            "gluon/roles",
+            "gluon/scope",
+            "gluon/text",
+            "gluon/widths",
         ),
-        "gluon_writer",
+        "gluon/writer",
     ),
-    "Gluon: rows": ("gluon_consumer", "gluon_tables"),
-    "Gluon: scores, products": ("gluon_parts", "gluon_parts_plan", "gluon_scores", "gluon_product", "in_parts"),
-    "Gluon: columns": ("gluon_columns", "gluon_columns_plan"),
-    "Gluon: bias": ("gluon_sequences", "gluon_sequences_plan", "gluon_gradients"),
+    "Gluon: rows": ("gluon/consumer", "gluon/tables"),
+    "Gluon: scores, products": ("gluon/parts", "gluon/parts_plan", "gluon/scores", "gluon/product", "passes/in_parts"),
+    "Gluon: columns": ("gluon/columns", "gluon/columns_plan"),
+    "Gluon: bias": ("gluon/sequences", "gluon/sequences_plan", "gluon/gradients"),
     "rules of Gluon programs": ("rules",),
-    "CUDA": ("cuda", "cuda_places"),
-    "forecasts": ("launch_costs", "storage", "readings", "additions", "gluon_bytes"),
+    "CUDA": ("cuda/cuda", "cuda/places"),
+    "forecasts": ("launch_costs", "triton/storage", "readings", "additions", "gluon/bytes"),
     "tiles": ("tiles",),
 }
-"""What the files of kernels are for."""
+"""What the files of kernels are for, by their paths in their room without `.py`; two stand in the room of advice."""
 
 LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
@@ -93,8 +93,11 @@ def main() -> None:
     for path in files():
         size, room = len(code_lines(path.read_text(encoding="utf-8"))), room_of(path)
         name = str(path.relative_to(ROOT))
-        of_kernels = name.startswith(KERNELS) and name not in BESIDE_KERNELS
-        parts = [f"  {part}" for part, names in PARTS.items() if of_kernels and path.stem in names]
+        of_kernels = name.startswith(KERNELS) and name not in BESIDE_KERNELS and path.name != "__init__.py"
+        inside = name.removesuffix(".py").removeprefix(
+            KERNELS[0] if name.startswith(KERNELS[0]) else "pebblesim/advice/"
+        )
+        parts = [f"  {part}" for part, names in PARTS.items() if of_kernels and inside in names]
         for part in (room, *["all"] * (room not in BESIDE), *["all of kernels"] * of_kernels, *parts):
             lines[part] += size
             number[part] += 1

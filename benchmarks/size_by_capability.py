@@ -27,12 +27,12 @@ from pebblesim.advice.launch_costs import launch_costs  # noqa: E402
 from pebblesim.advice.tiles import HOPPER, Tiling, least_room, too_large, within  # noqa: E402
 from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.kernels.domains import Call  # noqa: E402
-from pebblesim.kernels.gluon import gluon  # noqa: E402
-from pebblesim.kernels.gluon_bytes import crossing  # noqa: E402
-from pebblesim.kernels.gluon_widths import in_parts  # noqa: E402
-from pebblesim.kernels.sinks import sinking  # noqa: E402
-from pebblesim.kernels.storage import padded  # noqa: E402
-from pebblesim.kernels.triton import triton  # noqa: E402
+from pebblesim.kernels.gluon.bytes import crossing  # noqa: E402
+from pebblesim.kernels.gluon.gluon import gluon  # noqa: E402
+from pebblesim.kernels.gluon.widths import in_parts  # noqa: E402
+from pebblesim.kernels.passes.sinks import sinking  # noqa: E402
+from pebblesim.kernels.triton.storage import padded  # noqa: E402
+from pebblesim.kernels.triton.triton import triton  # noqa: E402
 from pebblesim.language import masks  # noqa: E402
 from pebblesim.language.program import Range  # noqa: E402
 from pebblesim.language.registry import get  # noqa: E402

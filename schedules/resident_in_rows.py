@@ -1,7 +1,7 @@
 """Small cache for tensor cores with resident rows, C rows at a time: tables of pairs need only C x n words.
 
 Heads that share keys are one head with the rows of all, and share dK and dV. These are in memory from one group of C
-rows to the next. Kernels of Hopper compute a group at a time (`pebblesim.kernels.in_parts`).
+rows to the next. Kernels of Hopper compute a group at a time (`pebblesim.kernels.passes.in_parts`).
 """
 
 from pebblesim.language import exp

@@ -8,13 +8,13 @@ from hashlib import sha256
 
 from pebblesim.advice.tiles import HOPPER, SMALL_TILINGS, TILINGS, Tiling, hopper_tiling
 from pebblesim.core.errors import UsageError
-from pebblesim.kernels.bias import biased, gradient_of_bias
-from pebblesim.kernels.bias_stays import OF_PART, SPAN, gradients_at_once
-from pebblesim.kernels.cuda import cuda, prelude
-from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.cuda.cuda import cuda, prelude
+from pebblesim.kernels.gluon.gluon import gluon
 from pebblesim.kernels.key_ranges import KeyRanges
-from pebblesim.kernels.sequences import together
-from pebblesim.kernels.triton import Source, triton
+from pebblesim.kernels.passes.bias import biased, gradient_of_bias
+from pebblesim.kernels.passes.bias_stays import OF_PART, SPAN, gradients_at_once
+from pebblesim.kernels.passes.sequences import together
+from pebblesim.kernels.triton.triton import Source, triton
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pebblesim.operator import native
+from pebblesim.operator.known import native
 
 
 def library_in_cpp() -> Any:

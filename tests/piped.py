@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pebblesim.operator.exchange import Device
+from pebblesim.operator.distributed.exchange import Device
 from pebblesim.parallel.count import Layout, Moved
 from pebblesim.parallel.schedules import SCHEDULES, Split
 from pebblesim.parallel.team import Team

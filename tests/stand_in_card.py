@@ -7,7 +7,7 @@ import struct
 from types import SimpleNamespace
 from typing import Any
 
-from pebblesim.operator import direct
+from pebblesim.operator.known import direct
 
 SIZES = {
     "i8": "b",

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from pebblesim.operator import operators, operators_of_sinks
+from pebblesim.operator import operators
+from pebblesim.operator.sinks import operators as operators_of_sinks
 
 
 def close(made: list[Any], true: list[Any], tolerance: float = 1e-12) -> None:

@@ -23,20 +23,11 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.runtime import driver, jit  # noqa: E402
 
 from pebblesim.advice import cards  # noqa: E402
-from pebblesim.operator import (  # noqa: E402
-    direct,
-    eager,
-    launch,
-    launching,
-    layout,
-    lengths,
-    masks,
-    operators,
-    recorded,
-    sequences,
-)
-from pebblesim.operator.launching import loaded  # noqa: E402
-from pebblesim.operator.recent import Recent  # noqa: E402
+from pebblesim.operator import masks, operators, sequences  # noqa: E402
+from pebblesim.operator.known import direct, eager, lengths, recorded  # noqa: E402
+from pebblesim.operator.known.recent import Recent  # noqa: E402
+from pebblesim.operator.launching import launch, launching, layout  # noqa: E402
+from pebblesim.operator.launching.launching import loaded  # noqa: E402
 
 # A module's folder is deleted with it, when the cache of modules is cleared.
 pytestmark = pytest.mark.filterwarnings(

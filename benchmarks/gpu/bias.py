@@ -216,7 +216,7 @@ def counted(n: int, heads: int, sequences: int) -> dict[str, dict[str, list[int]
     Of dB they are those of one part of the sequences.
     """
     from pebblesim.kernels.tables import moved_words
-    from pebblesim.operator import programs_of_bias as programs
+    from pebblesim.operator.bias import programs
 
     found = {}
     passes_of = {"O": programs.FORWARD, "dQ": programs.OF_QUERIES, "dK, dV": programs.ACROSS, "dB": programs.OF_BIAS}

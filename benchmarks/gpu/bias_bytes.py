@@ -25,7 +25,7 @@ from profiler import under_profiler
 from pebblesim.kernels.tables import moved_words
 from pebblesim.kernels.words import moved_bytes
 from pebblesim.launches.launches import launches
-from pebblesim.operator import bias as kernels, programs_of_bias as programs
+from pebblesim.operator.bias import bias as kernels, programs
 
 METRICS = {"l1tex__m_xbar2l1tex_read_bytes.sum": "read", "l1tex__m_l1tex2xbar_write_bytes.sum": "written"}
 SCALE = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}

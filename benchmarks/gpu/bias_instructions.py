@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 import bias_one_pass
 
-from pebblesim.kernels.gluon import gluon
-from pebblesim.kernels.triton import triton
-from pebblesim.operator import programs_of_bias as programs
+from pebblesim.kernels.gluon.gluon import gluon
+from pebblesim.kernels.triton.triton import triton
+from pebblesim.operator.bias import programs
 
 D, KEYS = 32, 384
 PAIRS = 512 * 4 * KEYS * KEYS

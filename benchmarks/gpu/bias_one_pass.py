@@ -34,8 +34,8 @@ TRIED: tuple[tuple[int, ...], ...] = (
 def source(tried: tuple[int, ...]) -> tuple[Any, Any]:
     """The program and the text of its kernels."""
     from pebblesim.advice.tiles import Tiling
-    from pebblesim.kernels.bias import biased
-    from pebblesim.kernels.triton import triton
+    from pebblesim.kernels.passes.bias import biased
+    from pebblesim.kernels.triton.triton import triton
     from pebblesim.operator.planning import program_of
 
     rows, columns, warps, stages, *registers = tried
@@ -53,7 +53,7 @@ Module = tuple[Any, tuple[str, ...]]
 
 def module_of(tried: tuple[int, ...]) -> Module:
     """The kernels of one choice of tiles."""
-    from pebblesim.operator.launching import running
+    from pebblesim.operator.launching.launching import running
 
     program, found = source(tried)
     return running(found.text, tuple(each.name for each in found.kernels)), program.inputs
@@ -72,7 +72,8 @@ def measured(torch: Any, asked: argparse.Namespace, began: float) -> None:
     from bias_tiles import passes
     from timing import by_kernel
 
-    from pebblesim.operator import bias as kernels, compiling
+    from pebblesim.operator.bias import bias as kernels
+    from pebblesim.operator.launching import compiling
 
     modules = {tried: module_of(tried) for tried in TRIED}
     for n, heads, sequences in LAYERS:

@@ -104,14 +104,14 @@ def _with_atomics() -> Any:
     """Our kernels of one sequence at a time, in tiles of 64 x 64, with dB added up in memory by the kernel of dQ."""
     import torch
 
-    from pebblesim.operator import bias as kernels, programs_of_bias as programs
+    from pebblesim.operator.bias import bias as kernels, programs
 
     alone = {("16 bits", 64): programs.tilings(*[(1, 64, 64, 4, 3)] * 4)}
 
     @cache
     def module(n: int, scale: float, dtype: str) -> Any:
-        from pebblesim.kernels.triton import triton
-        from pebblesim.operator.launching import running
+        from pebblesim.kernels.triton.triton import triton
+        from pebblesim.operator.launching.launching import running
 
         made = alone["16 bits", 64].of_queries
         sizes = {"n_q": 2**14, "n_k": 2**14, "d_k": D, "d_v": D, **made.tiling.blocks}

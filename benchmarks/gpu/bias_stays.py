@@ -41,7 +41,8 @@ def rows(torch: Any) -> Any:
     from bias_tiles import passes
     from timing import by_kernel
 
-    from pebblesim.operator import bias as kernels, compiling, programs_of_bias as programs
+    from pebblesim.operator.bias import bias as kernels, programs
+    from pebblesim.operator.launching import compiling
 
     def layer(n: int, heads: int, sequences: int) -> Any:
         normal = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
@@ -77,7 +78,7 @@ def rows(torch: Any) -> Any:
 
 def bits(torch: Any, times: int) -> Any:
     """Yield for some layers how often of so many times each result has the bits of the first time."""
-    from pebblesim.operator import bias as kernels, programs_of_bias as programs
+    from pebblesim.operator.bias import bias as kernels, programs
 
     for n, heads, sequences in ((256, 8, 64), (128, 4, 512), (384, 4, 512)):
         normal = partial(torch.randn, device="cuda", dtype=torch.bfloat16)

@@ -66,7 +66,7 @@ TRIED_WIDE: dict[str, list[tuple[int, ...]]] = {
 
 def passes(torch: Any, x: tuple[Any, ...], b: Any, dO: Any, asked: Any) -> None:
     """Both passes by kernels, without autograd."""
-    from pebblesim.operator import bias as kernels
+    from pebblesim.operator.bias import bias as kernels
 
     out = torch.empty_like(dO)
     lse = kernels.forward(*x, b, None, out, asked)
@@ -86,7 +86,8 @@ def tuned(torch: Any, d: int, wide: bool) -> Iterator[dict[str, Any]]:
     """Times of each kernel with other tiles."""
     from timing import by_kernel
 
-    from pebblesim.operator import bias as kernels, compiling, programs_of_bias as programs
+    from pebblesim.operator.bias import bias as kernels, programs
+    from pebblesim.operator.launching import compiling
 
     n, heads, sequences = 384, 4, 512
     normal = partial(torch.randn, device="cuda", dtype=torch.bfloat16)

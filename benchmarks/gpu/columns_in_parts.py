@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from hopper import exact, seconds_of, tensors
 
-from pebblesim.kernels import gluon as reading, gluon_plan, gluon_widths
+from pebblesim.kernels.gluon import gluon as reading, plan as gluon_plan, widths as gluon_widths
 from pebblesim.kernels.module import module_of
 from pebblesim.language import masks
 from pebblesim.language.registry import get

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pebblesim.operator import parallel
+from pebblesim.operator.distributed import parallel
 from pebblesim.parallel.count import Moved
 from pebblesim.parallel.team import STATISTICS, Team
 

@@ -40,7 +40,7 @@ def main() -> None:
 
     import torch
 
-    from pebblesim.operator import native, recorded
+    from pebblesim.operator.known import native, recorded
 
     if (thread := native.begin()) is not None:  # PEBBLESIM_NATIVE=0: by Python alone
         thread.join()
@@ -56,7 +56,7 @@ def _kinds(torch: Any, say: Callable[..., None], until: float) -> None:
     """Each kind of call, made again."""
     from drawn_host import _calls, _off, kinds
 
-    from pebblesim.operator import recorded
+    from pebblesim.operator.known import recorded
 
     for kind in kinds():
         if kind.extra in ("lengths", "nothing") or time.monotonic() > until:
@@ -105,8 +105,8 @@ def _made(torch: Any, shape: Any, x: list[Any]) -> list[Any]:
 @contextmanager
 def _unknown() -> Any:
     """Let nothing be known of any pass."""
-    from pebblesim.operator import eager, recorded
-    from pebblesim.operator.recent import Recent
+    from pebblesim.operator.known import eager, recorded
+    from pebblesim.operator.known.recent import Recent
 
     found, recorded.sizes_of = recorded.sizes_of, lambda *given: None
     alike, eager._ALIKE = eager._ALIKE, Recent(eager.MOST)
@@ -127,7 +127,7 @@ def _far(made: list[Any], right: list[Any]) -> float:
 
 def _lengths(torch: Any, say: Callable[..., None], until: float) -> None:
     """Drawn lengths, each of them new: what was traced serves them."""
-    from pebblesim.operator import recorded
+    from pebblesim.operator.known import recorded
 
     for shape in SHAPES:
         if time.monotonic() > until:

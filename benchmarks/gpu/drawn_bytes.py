@@ -27,13 +27,13 @@ from pebblesim.advice import cards
 from pebblesim.advice.tiles import PROBLEM, Tiling, kernels_for
 from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.kernels.domains import Call
-from pebblesim.kernels.storage import entries
 from pebblesim.kernels.tables import moved_words
-from pebblesim.kernels.triton import triton
+from pebblesim.kernels.triton.storage import entries
+from pebblesim.kernels.triton.triton import triton
 from pebblesim.kernels.words import WORDS, moved_bytes, of_launch
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import launches
-from pebblesim.operator.launching import loaded
+from pebblesim.operator.launching.launching import loaded
 from pebblesim.operator.pattern import Pattern, band_of
 from pebblesim.operator.planning import program_of
 

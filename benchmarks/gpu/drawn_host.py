@@ -62,7 +62,7 @@ def host_times(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     """Microseconds by kind and backend; ours are profiled, too, and FOLDER/profile.txt has the functions."""
     import torch
 
-    from pebblesim.operator import native
+    from pebblesim.operator.known import native
 
     if (thread := native.begin()) is not None:  # PEBBLESIM_NATIVE=0: by Python alone
         thread.join()
@@ -105,7 +105,7 @@ def _least(one: dict[str, float] | None, other: dict[str, float]) -> dict[str, f
 
 def _forget_lengths(kind: Kind) -> None:
     """Let lengths be new again, of which those that were traced are known."""
-    from pebblesim.operator import eager, recorded
+    from pebblesim.operator.known import eager, recorded
 
     if kind.extra == "lengths":
         recorded._KEPT.clear()
@@ -115,8 +115,8 @@ def _forget_lengths(kind: Kind) -> None:
 @contextmanager
 def _by_triton() -> Iterator[None]:
     """Let Triton launch kernels in passes that are made again."""
-    from pebblesim.operator import eager, recorded
-    from pebblesim.operator.recent import Recent
+    from pebblesim.operator.known import eager, recorded
+    from pebblesim.operator.known.recent import Recent
 
     tables = [(recorded, "_KEPT"), (recorded, "_SEEN"), (recorded, "_KINDS"), (eager, "_CHECKED"), (eager, "_ALIKE")]
     driver = recorded.driver
@@ -134,7 +134,7 @@ def _by_triton() -> Iterator[None]:
 
 def _off(torch: Any, call: Any, sets: list[Any]) -> float:
     """The largest relative difference of results of a pass that is made again from those of its first call."""
-    from pebblesim.operator import eager, recorded
+    from pebblesim.operator.known import eager, recorded
 
     (x, dO), found = sets[0], []
     for table in (recorded._KEPT, recorded._SEEN, recorded._KINDS, eager._CHECKED, eager._ALIKE):
@@ -186,7 +186,7 @@ def _parts(torch: Any) -> dict[str, float]:
     """Microseconds of single things that calls are made of: of the driver, and of PyTorch."""
     import ctypes
 
-    from pebblesim.operator import direct
+    from pebblesim.operator.known import direct
 
     by, x = direct.driver(), torch.empty(2, 8, 512, 128, device="cuda", dtype=torch.bfloat16)
     stream, address, memory = torch.cuda.current_stream().cuda_stream, x.data_ptr(), ctypes.create_string_buffer(384)
@@ -312,7 +312,7 @@ print(json.dumps(times | ({"marks": marks, "kernels": kernels} if watched else {
 
 def watch(mark: Callable[[str], None], kernels: list[Any]) -> None:
     """Mark when parts of a first call are done, and note for each kernel the seconds of Triton's stages."""
-    from pebblesim.operator import compiling, launching
+    from pebblesim.operator.launching import compiling, launching
 
     def marked(module: Any, name: str, said: str) -> None:
         function = getattr(module, name)

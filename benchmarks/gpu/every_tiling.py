@@ -170,7 +170,8 @@ def taking(tiling: Tiling, shape: Any) -> Iterator[None]:
     """Meanwhile the kernels of passes are those of a tiling."""
     from types import SimpleNamespace
 
-    from pebblesim.operator import launching, planning, texts
+    from pebblesim.operator import planning, texts
+    from pebblesim.operator.launching import launching
 
     before, dims, writing = launching.fitting, sizes(shape), texts.gluon
     sides, _ = planning._of_lengths(tiling, tuple(dims.items())[2:], "bfloat16", pattern_of(shape).mask)

@@ -129,7 +129,7 @@ def work(options: argparse.Namespace) -> None:
         as_if_cuda(torch)
     import flash_interface
 
-    from pebblesim.operator.fresh import filled
+    from pebblesim.operator.launching.fresh import filled
 
     if options.package is not None:
         flash_interface.use(package_of(options.package), options.file == "tests")

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers.models.gemma4 import Gemma4ForCausalLM, Gemma4TextConfig
 
-from pebblesim.operator.transformers import register
+from pebblesim.operator.integrations.transformers import register
 
 
 def main() -> None:

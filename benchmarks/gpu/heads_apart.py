@@ -31,7 +31,7 @@ FEWEST, MOST = 300, 3000
 def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     """A row for each shape, mask and number of parts; that which `attention` takes is the first."""
     from pebblesim.advice import cards
-    from pebblesim.operator import launching
+    from pebblesim.operator.launching import launching
 
     chance = random.Random(asked.seed)
     drawn = [(chance.randint(FEWEST, MOST), chance.choice((16, 64, 128))) for _ in range(asked.drawn)]
@@ -62,7 +62,7 @@ def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
 
 def forget() -> None:
     """Forget the passes that were made: the next ones may have other parts."""
-    from pebblesim.operator import eager, recorded
+    from pebblesim.operator.known import eager, recorded
 
     for table in (recorded._KINDS, recorded._KEPT, recorded._SEEN, eager._CHECKED, eager._ALIKE):
         table.clear()

@@ -43,9 +43,9 @@ from typing import Any, NamedTuple
 import hopper_cells
 
 from pebblesim.advice.tiles import HOPPER, PROBLEM, Tiling, hopper_tiling
-from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.gluon.gluon import gluon
 from pebblesim.kernels.module import module_of
-from pebblesim.kernels.triton import Source
+from pebblesim.kernels.triton.triton import Source
 from pebblesim.language import masks
 from pebblesim.language.registry import get
 from pebblesim.measuring.race import seconds_of_launches

@@ -26,7 +26,7 @@ from profiler import launched, under_profiler
 
 from pebblesim.advice.tiles import HOPPER, Tiling
 from pebblesim.kernels.additions import read_to_be_added_to
-from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.gluon.gluon import gluon
 from pebblesim.kernels.module import module_of
 from pebblesim.kernels.tables import moved_words
 from pebblesim.kernels.words import moved_bytes, word_bytes

@@ -38,8 +38,8 @@ from pebblesim.cachesim.l2_traffic import kernels_of
 from pebblesim.cachesim.requests import StoredMatrix
 from pebblesim.kernels.module import module_of
 from pebblesim.kernels.tables import moved_words, tables
-from pebblesim.kernels.triton import Source, triton
-from pebblesim.kernels.triton_ranges import GROUP
+from pebblesim.kernels.triton.ranges import GROUP
+from pebblesim.kernels.triton.triton import Source, triton
 from pebblesim.kernels.words import moved_bytes, word_bytes
 from pebblesim.language import masks
 from pebblesim.language.program import Program

@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any
 
 from pebblesim.gpu.torch import attention
-from pebblesim.operator.launching import Setting, compute
+from pebblesim.operator.launching.launching import Setting, compute
 from pebblesim.operator.pattern import Pattern, band_of
 
 SEED, TOKENS, PROCESSES = 25, 65536, 14

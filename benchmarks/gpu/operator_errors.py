@@ -88,7 +88,7 @@ def errors(case: dict[str, Any]) -> dict[str, Any]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     from pebblesim.gpu.torch import attention
-    from pebblesim.operator import recorded
+    from pebblesim.operator.known import recorded
 
     torch.manual_seed(case["number"])
     kind, shared = getattr(torch, case["dtype"]), case["heads"] // case["kv_heads"]

@@ -12,7 +12,7 @@ def models(asked: Any) -> Iterator[dict[str, Any]]:
     import transformers as hf
     from transformers.models.gemma4 import Gemma4ForCausalLM, Gemma4TextConfig
 
-    from pebblesim.operator.transformers import register
+    from pebblesim.operator.integrations.transformers import register
 
     register()
     small = {

@@ -106,7 +106,7 @@ def vae(asked: Any) -> Iterator[dict[str, Any]]:
     from diffusers.models.attention_processor import AttnProcessor, AttnProcessor2_0
     from triton.testing import do_bench
 
-    from pebblesim.operator.diffusers import Processor
+    from pebblesim.operator.integrations.diffusers import Processor
 
     torch.manual_seed(0)
     model = AutoencoderKL(

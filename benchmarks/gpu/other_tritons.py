@@ -32,7 +32,9 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
 from pebblesim.advice import cards
-from pebblesim.operator import launch, launching, operators, recorded
+from pebblesim.operator import operators
+from pebblesim.operator.known import recorded
+from pebblesim.operator.launching import launch, launching
 from pebblesim.operator.masks import Asked
 
 CALLS = [

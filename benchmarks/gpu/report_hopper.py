@@ -13,7 +13,7 @@ from math import exp, log
 from pathlib import Path
 from typing import Any
 
-from pebblesim.kernels.gluon_bytes import crossing
+from pebblesim.kernels.gluon.bytes import crossing
 from pebblesim.language import masks
 from pebblesim.language.registry import get
 

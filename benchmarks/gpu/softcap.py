@@ -133,7 +133,7 @@ def run(asked: argparse.Namespace) -> None:
 
     warnings.simplefilter("ignore")
     if asked.triton:
-        from pebblesim.operator import launching
+        from pebblesim.operator.launching import launching
 
         launching.gluon_lost = lambda: "it is measured without"  # type: ignore[attr-defined]
     if asked.warm is not None:

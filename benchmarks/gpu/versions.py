@@ -142,7 +142,7 @@ def of_gluon() -> Iterator[tuple[str, str, int | str]]:
     import test_compiled_gluon as of_tests
 
     from pebblesim.advice.tiles import HOPPER
-    from pebblesim.kernels.gluon import gluon, plans
+    from pebblesim.kernels.gluon.gluon import gluon, plans
     from pebblesim.kernels.words import is_float32
     from pebblesim.language.registry import get
 

@@ -18,15 +18,15 @@ from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.core.units import Bytes
 from pebblesim.kernels.additions import added_to
 from pebblesim.kernels.bands import launched_across
-from pebblesim.kernels.fills import filled_before
-from pebblesim.kernels.gluon_plan import multiplies
-from pebblesim.kernels.gluon_text import heads_together
-from pebblesim.kernels.gluon_widths import in_parts
+from pebblesim.kernels.gluon.plan import multiplies
+from pebblesim.kernels.gluon.text import heads_together
+from pebblesim.kernels.gluon.widths import in_parts
 from pebblesim.kernels.orientation import turned
+from pebblesim.kernels.passes.fills import filled_before
 from pebblesim.kernels.readings import Reading
-from pebblesim.kernels.storage import Storage, entries, padded, storage
 from pebblesim.kernels.tables import tables
-from pebblesim.kernels.triton import for_no_pair
+from pebblesim.kernels.triton.storage import Storage, entries, padded, storage
+from pebblesim.kernels.triton.triton import for_no_pair
 from pebblesim.kernels.words import WORDS, phase_of, word_bytes
 from pebblesim.language import program as ir
 from pebblesim.language.loops import Times

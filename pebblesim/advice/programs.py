@@ -8,10 +8,10 @@ from functools import lru_cache
 from math import lcm
 
 from pebblesim.advice.tiles import Tiling
-from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.gluon.gluon import gluon
 from pebblesim.kernels.readings import Reading, read
 from pebblesim.kernels.strides import WORDS as GROUP
-from pebblesim.kernels.triton import longest_sides, triton
+from pebblesim.kernels.triton.triton import longest_sides, triton
 from pebblesim.kernels.words import LEAST_SIDE
 from pebblesim.language.masks import Band, Mask
 

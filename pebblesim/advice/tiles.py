@@ -14,10 +14,10 @@ from typing import Any
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import assigned
 from pebblesim.kernels.domains import GLUON, OF_GLUON, OF_TRITON, TRITON, Call, Domain, Refusal
-from pebblesim.kernels.in_parts import part_of
 from pebblesim.kernels.key_ranges import KeyRanges
-from pebblesim.kernels.storage import Storage
+from pebblesim.kernels.passes.in_parts import part_of
 from pebblesim.kernels.tables import workspace
+from pebblesim.kernels.triton.storage import Storage
 from pebblesim.kernels.words import LEAST_SIDE, of_launch
 from pebblesim.language.masks import Mask
 from pebblesim.language.program import Program

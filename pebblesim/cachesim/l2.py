@@ -266,7 +266,7 @@ def replay(
 
     Args:
         launch, sizes, workers: as for `pebblesim.launches.sectors.moved`.
-        room: words of each array in memory, as `pebblesim.kernels.cuda.memory` gives them.
+        room: words of each array in memory, as `pebblesim.kernels.cuda.cuda.memory` gives them.
         at_once: thread blocks that the GPU holds at once.
         l2_bytes, partitions: the size of L2, and the number of its partitions, 1 or 2.
         batch: the heads of the launch, as `Batch.of` gives them for it.

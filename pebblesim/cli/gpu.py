@@ -49,7 +49,7 @@ def _native() -> str:
     """Whether passes of `attention` are made without Python here."""
     if find_spec("torch") is None:
         return "off: PyTorch is not installed"
-    from pebblesim.operator import native
+    from pebblesim.operator.known import native
 
     return native.state()
 

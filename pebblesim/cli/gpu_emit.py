@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pebblesim.advice.tiles import Tiling
     from pebblesim.counting.count import Counted
     from pebblesim.counting.heads import Heads
-    from pebblesim.kernels.triton import Source
+    from pebblesim.kernels.triton.triton import Source
     from pebblesim.language.masks import Mask
     from pebblesim.language.program import Program
 
@@ -251,7 +251,7 @@ def _whose(heads: Heads) -> str:
 
 def _triton(asked: _Asked, warps: int | None, stages: int | None) -> tuple[Source, Counted]:
     from pebblesim.kernels.nearest import in_powers_of_two
-    from pebblesim.kernels.triton import triton
+    from pebblesim.kernels.triton.triton import triton
     from pebblesim.language.registry import get
 
     if warps is not None and warps not in WARPS:
@@ -309,8 +309,8 @@ def _check_stages(asked: _Asked, counted: Counted, warps: int, stages: int) -> N
 def _gluon(asked: _Asked, stages: int | None, persistent: bool | None) -> tuple[Source, Counted]:
     from pebblesim.advice.tiles import hopper_tiling
     from pebblesim.counting.count import count
-    from pebblesim.kernels.gluon import gluon
-    from pebblesim.kernels.gluon_block import SHARED
+    from pebblesim.kernels.gluon.block import SHARED
+    from pebblesim.kernels.gluon.gluon import gluon
     from pebblesim.language.registry import get
 
     most = SHARED // 2 + REGISTERS  # words of 16 bits

@@ -48,8 +48,8 @@ def write_package(sizes: Sizes, mask: str | None, chosen: PackageChoice, output:
         UsageError: an option is missing, or has a value that is not allowed.
     """
     from pebblesim.advice import cards
-    from pebblesim.operator.frozen_table import Asked
-    from pebblesim.operator.package import emit
+    from pebblesim.operator.packages.frozen_table import Asked
+    from pebblesim.operator.packages.package import emit
     from pebblesim.operator.planning import CARD, supported
 
     if output is None or sizes.d is None:

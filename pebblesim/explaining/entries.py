@@ -18,7 +18,7 @@ from pebblesim.advice.calls import SeenMask
 from pebblesim.explaining import masks, own_masks
 from pebblesim.explaining.probing import Options
 from pebblesim.explaining.recorder import Recorder
-from pebblesim.operator import with_bias
+from pebblesim.operator.bias import with_bias
 from pebblesim.operator.checks import unsupported
 from pebblesim.operator.watchers import WATCHERS
 
@@ -207,7 +207,7 @@ def _known_masks(recorder: Recorder) -> Iterator[None]:
         return made
 
     try:
-        ours = sys.modules.get("pebblesim.operator.transformers")
+        ours = sys.modules.get("pebblesim.operator.integrations.transformers")
         own = [name for name, each in before.items() if ours and each is vars(ours)["seen"]]
         known.update({name: remembering(before[name]) for name in ("sdpa", "eager", *own) if name in before})
         vars(utils).update({} if packed is None else {"find_packed_sequence_indices": one_sequence})

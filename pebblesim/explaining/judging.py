@@ -26,10 +26,10 @@ from pebblesim.counting.count import Counted, count
 from pebblesim.kernels.domains import ATTENTION
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
-from pebblesim.operator import forecast_of_bias
+from pebblesim.operator.bias import forecast as forecast_of_bias
+from pebblesim.operator.bias.programs import WIDEST
 from pebblesim.operator.planning import chosen
 from pebblesim.operator.plans import KernelPlan, plan
-from pebblesim.operator.programs_of_bias import WIDEST
 
 SCHEDULES = {
     "fused": {"forward": "flash2-forward", "backward": "flash2-backward"},

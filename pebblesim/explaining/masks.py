@@ -117,7 +117,7 @@ def of_function(mask_function: Callable[..., Any] | None, moved: int, n_q: int, 
         moved: number of the first query among the keys, less that of the first key.
         n_q, n_k: sizes.
     """
-    from pebblesim.operator.transformers_masks import band_of
+    from pebblesim.operator.integrations.transformers_masks import band_of
 
     band = None if mask_function is None else band_of(mask_function)
     if band is None:

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from pebblesim.core.sizes import counted
 from pebblesim.kernels import releases
-from pebblesim.kernels.gluon_block import ROWS
+from pebblesim.kernels.gluon.block import ROWS
 from pebblesim.kernels.key_ranges import KeyRanges
 from pebblesim.kernels.strides import WORDS as GROUP
-from pebblesim.kernels.triton import FAR
+from pebblesim.kernels.triton.triton import FAR
 from pebblesim.kernels.words import LEAST_SIDE
 from pebblesim.language.masks import Band, Mask
 

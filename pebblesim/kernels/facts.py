@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from pebblesim.kernels.masked_once import columns_matter, difference, masked_once
-from pebblesim.kernels.triton_ranges import Setting
+from pebblesim.kernels.passes.masked_once import columns_matter, difference, masked_once
+from pebblesim.kernels.triton.ranges import Setting
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from math import inf, prod
 
 from pebblesim.kernels import statements as st
-from pebblesim.kernels.bias import has_bias
 from pebblesim.kernels.key_ranges import KeyRanges
-from pebblesim.kernels.masked_once import difference, exponent_of
+from pebblesim.kernels.passes.bias import has_bias
+from pebblesim.kernels.passes.masked_once import difference, exponent_of
+from pebblesim.kernels.passes.sinks import SINKS, as_exponents
 from pebblesim.kernels.products import factors, products
-from pebblesim.kernels.sinks import SINKS, as_exponents
 from pebblesim.kernels.terms import (
     MINUS_INFINITY,
     NOTHING,
@@ -28,11 +28,11 @@ from pebblesim.kernels.terms import (
     only,
     term,
 )
-from pebblesim.kernels.triton_copies import at_once, gather, gathered, read_copies
-from pebblesim.kernels.triton_loops import Piece, bounds, fused as fused_pieces, pieces
-from pebblesim.kernels.triton_places import Places
-from pebblesim.kernels.triton_ranges import Scope
-from pebblesim.kernels.triton_values import FROM_BASE_2, TO_BASE_2, State, Values
+from pebblesim.kernels.triton.copies import at_once, gather, gathered, read_copies
+from pebblesim.kernels.triton.loops import Piece, bounds, fused as fused_pieces, pieces
+from pebblesim.kernels.triton.places import Places
+from pebblesim.kernels.triton.ranges import Scope
+from pebblesim.kernels.triton.values import FROM_BASE_2, TO_BASE_2, State, Values
 from pebblesim.language import program as ir
 
 INFINITY = Name('float("inf")')

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pebblesim.kernels.bias import BIAS, TRANSPOSED
+from pebblesim.kernels.passes.bias import BIAS, TRANSPOSED
 from pebblesim.language import program as ir
 
 

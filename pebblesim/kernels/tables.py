@@ -18,8 +18,8 @@ from math import prod
 
 from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.kernels.bands import limited, tiles_across
-from pebblesim.kernels.fills import L_IN_ROWS
-from pebblesim.kernels.sinks import SINKS
+from pebblesim.kernels.passes.fills import L_IN_ROWS
+from pebblesim.kernels.passes.sinks import SINKS
 from pebblesim.kernels.terms import Name, Term, call, minimum, term
 from pebblesim.kernels.words import is_float32, word_bytes
 from pebblesim.language import program as ir

@@ -16,7 +16,7 @@ from pebblesim.advice.cards import Card
 from pebblesim.analysis.totals import totals
 from pebblesim.cachesim.l2 import SECTOR, replay
 from pebblesim.core.errors import UsageError
-from pebblesim.kernels.cuda import Kernel, memory
+from pebblesim.kernels.cuda.cuda import Kernel, memory
 from pebblesim.language import program as ir
 from pebblesim.launches.accesses import Access, block_accesses, number_of_blocks, part_accesses
 from pebblesim.launches.batches import Batch, parked

@@ -14,8 +14,8 @@ from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.results import plain
 from pebblesim.core.sizes import listed, whole
 from pebblesim.counting.arguments import problem_dims
-from pebblesim.kernels.cuda import Source, cuda, memory, prelude
-from pebblesim.kernels.cuda_places import WORKERS
+from pebblesim.kernels.cuda.cuda import Source, cuda, memory, prelude
+from pebblesim.kernels.cuda.places import WORKERS
 from pebblesim.language import program as ir
 from pebblesim.language.registry import Schedule, get
 from pebblesim.launches.batches import Batch, apart

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.core.errors import PebblesimError, UsageError
-from pebblesim.kernels.cuda import Kernel, memory
+from pebblesim.kernels.cuda.cuda import Kernel, memory
 from pebblesim.language import program as ir
 from pebblesim.launches.sectors import pitch
 from pebblesim.measuring.cases import BYTES, RESERVED, Case

@@ -14,7 +14,7 @@ from pebblesim.analysis.totals import totals
 from pebblesim.analysis.work import coarse
 from pebblesim.cachesim.l2 import replay
 from pebblesim.core.errors import PebblesimError, UsageError
-from pebblesim.kernels.cuda import memory
+from pebblesim.kernels.cuda.cuda import memory
 from pebblesim.language import program as ir
 from pebblesim.launches.sectors import moved
 from pebblesim.measuring import ncu

@@ -21,11 +21,11 @@ from pebblesim.advice.cards import capability_of, card
 from pebblesim.advice.tiles import PROBLEM, Tiling, kernels_for, too_large
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.kernels.domains import HOPPER, TRITON, Call
-from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.gluon.gluon import gluon
 from pebblesim.kernels.module import module_of, torch_with_gpu
-from pebblesim.kernels.storage import Storage, storage
 from pebblesim.kernels.tables import moved_words
-from pebblesim.kernels.triton import Source, triton
+from pebblesim.kernels.triton.storage import Storage, storage
+from pebblesim.kernels.triton.triton import Source, triton
 from pebblesim.kernels.words import moved_bytes
 from pebblesim.language import masks
 from pebblesim.language.masks import Band

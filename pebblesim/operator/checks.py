@@ -14,7 +14,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import quantity
 from pebblesim.kernels.domains import ATTENTION, GLUON, Call
 from pebblesim.kernels.words import LEAST_SIDE
-from pebblesim.operator.launching import fitting
+from pebblesim.operator.launching.launching import fitting
 from pebblesim.operator.masks import Asked, promise
 from pebblesim.operator.sizes import check_heads, check_workspace, met, refused
 

@@ -1,7 +1,7 @@
 """The operators of `torch.library`: pebblesim::attention and pebblesim::attention_backward.
 
 Both take (batch, heads, n, d) with any strides. On a GPU they launch kernels from our schedules, on the CPU they follow
-the definition. L is the logarithm to base 2 of each query's sum of exponentials. `operators_of_sinks` has the operator
+the definition. L is the logarithm to base 2 of each query's sum of exponentials. `sinks.operators` has the operator
 with sinks.
 """
 
@@ -17,13 +17,15 @@ from torch import Tensor
 
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.key_ranges import ARGUMENTS
-from pebblesim.kernels.sinks import SINKS
-from pebblesim.operator import definition, layout, recorded
+from pebblesim.kernels.passes.sinks import SINKS
+from pebblesim.operator import definition
 from pebblesim.operator.checks import check_forward_mode
-from pebblesim.operator.gradient_of_sinks import gradient_of_sinks
-from pebblesim.operator.launching import OF_QUERIES, Setting, check_triton, compute
-from pebblesim.operator.layout import empty_like, in_order, numbers_from, numbers_of
+from pebblesim.operator.known import recorded
+from pebblesim.operator.launching import layout
+from pebblesim.operator.launching.launching import OF_QUERIES, Setting, check_triton, compute
+from pebblesim.operator.launching.layout import empty_like, in_order, numbers_from, numbers_of
 from pebblesim.operator.masks import Asked, arguments_of
+from pebblesim.operator.sinks.gradient import gradient_of_sinks
 from pebblesim.operator.sizes import met
 
 MASK = (

@@ -13,7 +13,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import BYTES
 from pebblesim.kernels.domains import Call, expected
 from pebblesim.kernels.tables import workspaces
-from pebblesim.kernels.triton_ranges import free_dimensions, largest_tiles
+from pebblesim.kernels.triton.ranges import free_dimensions, largest_tiles
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get

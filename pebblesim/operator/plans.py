@@ -15,7 +15,7 @@ from pebblesim.kernels import releases
 from pebblesim.kernels.domains import HOPPER, Call
 from pebblesim.kernels.words import LEAST_SIDE
 from pebblesim.operator.cuts import Cut
-from pebblesim.operator.parts_of_heads import side_by_side, words_of_parts
+from pebblesim.operator.heads.parts import side_by_side, words_of_parts
 from pebblesim.operator.pattern import Pattern, band_of, limits
 from pebblesim.operator.planning import CARD, ROOM, at_sizes, chosen, first_at, ranked_for, supported
 from pebblesim.operator.sizes import (

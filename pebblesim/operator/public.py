@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
-from pebblesim.operator import checks, eager, masks
+from pebblesim.operator import checks, masks
+from pebblesim.operator.bias.with_bias import attention_with_bias, why_not_with_bias
 from pebblesim.operator.fallback import by_pytorch
-from pebblesim.operator.known import Family, Known
-from pebblesim.operator.layout import in_one_batch
-from pebblesim.operator.operators_of_sinks import for_batches
+from pebblesim.operator.known import eager
+from pebblesim.operator.known.known import Family, Known
+from pebblesim.operator.launching.layout import in_one_batch
 from pebblesim.operator.pattern import limits
+from pebblesim.operator.sinks.operators import for_batches
 from pebblesim.operator.sizes import check_flag
 from pebblesim.operator.watchers import WATCHERS
-from pebblesim.operator.with_bias import attention_with_bias, why_not_with_bias
 
 
 def attention(

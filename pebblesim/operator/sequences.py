@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pebblesim.operator.fresh import fresh
-from pebblesim.operator.launch import Kernel
+from pebblesim.operator.launching.fresh import fresh
+from pebblesim.operator.launching.launch import Kernel
 from pebblesim.operator.masks import OUTSIDE, Ranges, promise, promised
 from pebblesim.operator.pattern import Within
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pebblesim.advice.tiles import Tiling
-from pebblesim.kernels.gluon import gluon
-from pebblesim.kernels.sinks import sinking
-from pebblesim.kernels.triton import triton
+from pebblesim.kernels.gluon.gluon import gluon
+from pebblesim.kernels.passes.sinks import sinking
+from pebblesim.kernels.triton.triton import triton
 from pebblesim.operator.pattern import Pattern
 from pebblesim.operator.planning import Dims, program_of
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from pebblesim.advice import cards
 from pebblesim.cli.main import app
 from pebblesim.core.errors import Infeasible, PebblesimError, UsageError
-from pebblesim.kernels.cuda import memory
+from pebblesim.kernels.cuda.cuda import memory
 from pebblesim.launches.accesses import batch_accesses, block_accesses, blocks_of_batch, number_of_blocks
 from pebblesim.launches.batches import Batch
 from pebblesim.launches.sectors import moved

@@ -24,9 +24,9 @@ from pebblesim.advice.tiles import TILINGS, Tiling, tilings
 from pebblesim.cli.main import app
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.domains import Call
-from pebblesim.kernels.gluon import gluon
-from pebblesim.kernels.storage import storage
+from pebblesim.kernels.gluon.gluon import gluon
 from pebblesim.kernels.tables import moved_words
+from pebblesim.kernels.triton.storage import storage
 from pebblesim.kernels.words import moved_bytes
 from pebblesim.language import masks
 from pebblesim.language.registry import get

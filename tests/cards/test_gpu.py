@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from pebblesim.cachesim import l2
 from pebblesim.cli.main import app
 from pebblesim.core.errors import Infeasible, PebblesimError, UsageError
-from pebblesim.kernels.cuda import memory
+from pebblesim.kernels.cuda.cuda import memory
 from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.launches.accesses import block_accesses
 from pebblesim.launches.launches import launches

@@ -17,8 +17,8 @@ from pebblesim.analysis.peak import peak_red
 from pebblesim.cachesim.accesses import accesses
 from pebblesim.cachesim.l2_traffic import kernels_of
 from pebblesim.core.errors import TraceError, UsageError
-from pebblesim.kernels.cuda import cuda
-from pebblesim.kernels.triton import triton
+from pebblesim.kernels.cuda.cuda import cuda
+from pebblesim.kernels.triton.triton import triton
 from pebblesim.language.expressions import Block, Tensor
 from pebblesim.language.machine import Machine
 from pebblesim.language.masks import from_array

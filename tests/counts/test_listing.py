@@ -4,7 +4,7 @@ import pytest
 
 import pebblesim as ps
 from pebblesim.core.errors import UsageError
-from pebblesim.kernels.triton import triton
+from pebblesim.kernels.triton.triton import triton
 from pebblesim.language.registry import SCHEDULES, Schedule
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 import pebblesim as ps
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES
-from pebblesim.operator.parts_of_heads import words_of_parts
+from pebblesim.operator.heads.parts import words_of_parts
 
 NAME = "products-in-parts"
 

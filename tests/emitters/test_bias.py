@@ -11,9 +11,9 @@ import triton_interpreter
 from hypothesis import given, strategies as st
 
 from pebblesim.core.errors import UsageError
-from pebblesim.kernels.bias import biased
-from pebblesim.kernels.gluon import gluon
-from pebblesim.kernels.triton import triton
+from pebblesim.kernels.gluon.gluon import gluon
+from pebblesim.kernels.passes.bias import biased
+from pebblesim.kernels.triton.triton import triton
 from pebblesim.language import masks
 from pebblesim.language.registry import get
 

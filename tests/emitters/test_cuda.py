@@ -22,8 +22,8 @@ from simulated_gpu import Simulated
 
 from pebblesim.analysis.count import count
 from pebblesim.core.errors import Infeasible
-from pebblesim.kernels.cuda import Source, cuda, prelude
-from pebblesim.kernels.cuda_places import WORKERS
+from pebblesim.kernels.cuda.cuda import Source, cuda, prelude
+from pebblesim.kernels.cuda.places import WORKERS
 from pebblesim.language import Block, Machine, Tensor, program as ir, relu
 from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import SCHEDULES, Schedule, schedule as register

@@ -24,9 +24,9 @@ from pebblesim.advice.tiles import (
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.additions import added_to
 from pebblesim.kernels.domains import ATTENTION, GLUON, KERNELS, OF_GLUON, OF_TRITON, Call
-from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.gluon.gluon import gluon
 from pebblesim.kernels.key_ranges import KeyRanges
-from pebblesim.kernels.triton import triton
+from pebblesim.kernels.triton.triton import triton
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pebblesim.kernels.fills import L_IN_ROWS, copied, filled_before
+from pebblesim.kernels.passes.fills import L_IN_ROWS, copied, filled_before
 from pebblesim.language import program as ir
 from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import get

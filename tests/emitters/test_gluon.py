@@ -15,8 +15,8 @@ import pebblesim as ps
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels import releases
 from pebblesim.kernels.additions import read_to_be_added_to
-from pebblesim.kernels.gluon import gluon, plans
-from pebblesim.kernels.gluon_widths import divided
+from pebblesim.kernels.gluon.gluon import gluon, plans
+from pebblesim.kernels.gluon.widths import divided
 from pebblesim.kernels.tables import moved_words
 from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Band

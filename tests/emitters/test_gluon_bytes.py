@@ -8,7 +8,7 @@ import pytest
 from checkout import ROOT
 from hypothesis import given, strategies as st
 
-from pebblesim.kernels.gluon_bytes import SECTOR, crossing
+from pebblesim.kernels.gluon.bytes import SECTOR, crossing
 from pebblesim.kernels.tables import moved_words
 from pebblesim.kernels.words import moved_bytes
 from pebblesim.language import masks

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from pebblesim.core.errors import UsageError
 from pebblesim.counting.count import count
-from pebblesim.kernels.gluon import gluon, plans
+from pebblesim.kernels.gluon.gluon import gluon, plans
 from pebblesim.language.registry import get
 
 BLOCKS, SCALE = {"B_r": 64, "B_c": 128}, 0.05

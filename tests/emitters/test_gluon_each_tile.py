@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 
-from pebblesim.kernels.gluon import gluon
-from pebblesim.kernels.gluon_text import STREAMED_TOGETHER, heads_together
+from pebblesim.kernels.gluon.gluon import gluon
+from pebblesim.kernels.gluon.text import STREAMED_TOGETHER, heads_together
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
 

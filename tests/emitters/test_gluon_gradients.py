@@ -12,13 +12,13 @@ from hypothesis import given, settings, strategies as st
 
 from pebblesim.advice import cards
 from pebblesim.core.errors import UsageError
-from pebblesim.kernels.bias import biased
-from pebblesim.kernels.bias_stays import OF_PART, SPAN, gradients_at_once
-from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.gluon.gluon import gluon
+from pebblesim.kernels.passes.bias import biased
+from pebblesim.kernels.passes.bias_stays import OF_PART, SPAN, gradients_at_once
 from pebblesim.kernels.tables import moved_words
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
-from pebblesim.operator import forecast_of_bias
+from pebblesim.operator.bias import forecast as forecast_of_bias
 
 SCALE = 0.25
 

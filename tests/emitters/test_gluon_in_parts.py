@@ -11,8 +11,8 @@ from hypothesis import given, strategies as st
 from words_by_place import by_place
 
 import pebblesim as ps
-from pebblesim.kernels.gluon import gluon
-from pebblesim.kernels.in_parts import part_of, sums_between
+from pebblesim.kernels.gluon.gluon import gluon
+from pebblesim.kernels.passes.in_parts import part_of, sums_between
 from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.launches.launches import launches
 

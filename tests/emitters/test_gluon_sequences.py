@@ -12,14 +12,14 @@ from hypothesis import given, settings, strategies as st
 
 from pebblesim.advice.tiles import Tiling
 from pebblesim.core.errors import UsageError
-from pebblesim.kernels.bias import biased
-from pebblesim.kernels.gluon import gluon
-from pebblesim.kernels.sequences_past import of_one, past
+from pebblesim.kernels.gluon.gluon import gluon
+from pebblesim.kernels.passes.bias import biased
+from pebblesim.kernels.passes.sequences_past import of_one, past
 from pebblesim.kernels.tables import moved_words
-from pebblesim.kernels.triton import triton
+from pebblesim.kernels.triton.triton import triton
 from pebblesim.language import program as ir
+from pebblesim.operator.bias.programs import part_of
 from pebblesim.operator.planning import program_of
-from pebblesim.operator.programs_of_bias import part_of
 
 SCALE, D = 0.3, 16
 
@@ -159,7 +159,7 @@ def test_slots_that_threads_read_are_given_back_behind_a_fence(program: ir.Progr
 
 
 def test_words_in_16_bits(monkeypatch: Any) -> None:
-    monkeypatch.setattr("pebblesim.kernels.gluon_sequences_plan.BESIDE", 2**20)
+    monkeypatch.setattr("pebblesim.kernels.gluon.sequences_plan.BESIDE", 2**20)
     run("forward", 64, 101, groups=1, sequences=2, heads=1, side=64, seed=5)
     run("backward", 70, 64, groups=1, sequences=2, heads=1, side=64, seed=5)
 

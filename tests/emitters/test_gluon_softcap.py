@@ -10,7 +10,7 @@ import pytest
 
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.domains import GLUON, OF_GLUON
-from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.gluon.gluon import gluon
 from pebblesim.language import masks
 from pebblesim.language.registry import get
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pebblesim.core.errors import UsageError
-from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.gluon.gluon import gluon
 from pebblesim.kernels.tables import workspace
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get

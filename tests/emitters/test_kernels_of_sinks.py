@@ -12,9 +12,9 @@ from hypothesis import given, strategies as st
 
 from pebblesim.analysis.count import count
 from pebblesim.core.errors import UsageError
-from pebblesim.kernels.gluon import gluon
-from pebblesim.kernels.sinks import sinking
-from pebblesim.kernels.triton import triton
+from pebblesim.kernels.gluon.gluon import gluon
+from pebblesim.kernels.passes.sinks import sinking
+from pebblesim.kernels.triton.triton import triton
 from pebblesim.language import masks
 from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import get

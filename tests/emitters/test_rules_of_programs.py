@@ -11,8 +11,8 @@ from golden_texts import EVEN, GOLDENS, RAGGED, Case
 
 from pebblesim.advice.tiles import HOPPER
 from pebblesim.kernels import statements as st
-from pebblesim.kernels.bias import biased
-from pebblesim.kernels.gluon import gluon, plans
+from pebblesim.kernels.gluon.gluon import gluon, plans
+from pebblesim.kernels.passes.bias import biased
 from pebblesim.kernels.rules import broken
 from pebblesim.kernels.statements import KernelProgram, Statement
 from pebblesim.kernels.words import WORDS

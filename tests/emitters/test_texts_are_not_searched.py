@@ -8,7 +8,9 @@ from typing import Any, NoReturn
 import pytest
 from golden_texts import GOLDENS
 
-from pebblesim.kernels import gluon_writer, statements, terms, triton, triton_kernel
+from pebblesim.kernels import statements, terms
+from pebblesim.kernels.gluon import writer as gluon_writer
+from pebblesim.kernels.triton import kernel as triton_kernel, triton
 
 ASKING = "find index rfind rindex count startswith endswith replace split rsplit splitlines partition rpartition "
 ASKING += "removeprefix removesuffix translate __contains__ __getitem__ __iter__"

@@ -22,8 +22,8 @@ import pebblesim as ps
 from pebblesim.advice.tiles import LARGE, PROBLEM, TILINGS, Tiling, tilings
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.tables import moved_words, workspace
-from pebblesim.kernels.triton import triton
-from pebblesim.kernels.triton_copies import without_rescaling
+from pebblesim.kernels.triton.copies import without_rescaling
+from pebblesim.kernels.triton.triton import triton
 from pebblesim.kernels.words import of_launch
 from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Band, Mask

@@ -13,7 +13,7 @@ from piped import Case, Processes, in_threads
 from strategies import amount
 
 from pebblesim.core.errors import UsageError
-from pebblesim.operator.exchange import Device, pieces
+from pebblesim.operator.distributed.exchange import Device, pieces
 from pebblesim.parallel.count import Layout, Moved, best, splits
 from pebblesim.parallel.schedules import IN_PASSES, SCHEDULES
 from pebblesim.parallel.team import Team

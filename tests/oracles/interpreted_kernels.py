@@ -15,7 +15,8 @@ import torch
 import triton_interpreter
 
 from pebblesim.advice import tiles
-from pebblesim.operator import fresh, launching, planning
+from pebblesim.operator import planning
+from pebblesim.operator.launching import fresh, launching
 
 
 def forget() -> None:

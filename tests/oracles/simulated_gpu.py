@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.core.errors import PebblesimError, UsageError
-from pebblesim.kernels.cuda import Kernel, memory, prelude
+from pebblesim.kernels.cuda.cuda import Kernel, memory, prelude
 from pebblesim.language import program as ir
 from pebblesim.launches.sectors import Moved
 from pebblesim.measuring.device import rows

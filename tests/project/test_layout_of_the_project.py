@@ -308,7 +308,7 @@ NAMES: Final = {
     ("identifiers", "replace"),  # of a tensor, which become those of a text
     ("identifiers", "split"),
     ("identifiers", "strip"),
-    ("gluon_plan", "startswith"),  # of a launch, in a sentence that refuses it
+    ("plan", "startswith"),  # of a launch, in a sentence that refuses it
     ("words", "rpartition"),  # of a launch
     ("domains", "startswith"),  # of a dimension
     ("triton", "strip"),  # of what is printed nothing but empty lines
@@ -493,7 +493,8 @@ def test_scripts_import_what_is_there() -> None:
 def test_each_file_of_kernels_is_in_one_part_of_their_size() -> None:
     """`make size` says what the lines of kernels are for."""
     size = runpy.run_path(str(ROOT / "benchmarks" / "size.py"))
-    room = {path.stem for path in (ROOT / "pebblesim" / "kernels").glob("*.py")} - {"__init__"}
+    folder = ROOT / "pebblesim" / "kernels"
+    room = {str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.py") if path.stem != "__init__"}
     beside = {Path(name).stem for name in size["BESIDE_KERNELS"]}
     parts = [name for names in size["PARTS"].values() for name in names]
     assert sorted(parts) == sorted({*room - beside, "tiles", "launch_costs"})

@@ -15,14 +15,14 @@ pytest.importorskip("torch")
 from pytorch.test_compiled_gluon import compiled as compiled_gluon, spilled
 from pytorch.test_compiled_kernels import module_in, module_text
 
-from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.gluon.gluon import gluon
 from pebblesim.kernels.key_ranges import ARGUMENTS, KeyRanges
-from pebblesim.kernels.sequences import SEQUENCES
-from pebblesim.kernels.triton import triton
+from pebblesim.kernels.passes.sequences import SEQUENCES
+from pebblesim.kernels.triton.triton import triton
 from pebblesim.kernels.words import is_float32
 from pebblesim.language import masks
-from pebblesim.operator import programs_of_bias as kernels
-from pebblesim.operator.programs_of_bias import ACROSS, FORWARD, OF_BIAS, OF_QUERIES
+from pebblesim.operator.bias import programs as kernels
+from pebblesim.operator.bias.programs import ACROSS, FORWARD, OF_BIAS, OF_QUERIES
 
 ROOM = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024, 120: 99 * 1024}
 """Bytes of shared memory of a block, by compute capability."""

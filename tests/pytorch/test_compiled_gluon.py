@@ -17,8 +17,8 @@ import pytest
 
 from pebblesim.advice.tiles import HOPPER, Tiling, hopper_tiling
 from pebblesim.kernels import releases
-from pebblesim.kernels.gluon import gluon, plans
-from pebblesim.kernels.sinks import sinking
+from pebblesim.kernels.gluon.gluon import gluon, plans
+from pebblesim.kernels.passes.sinks import sinking
 from pebblesim.kernels.words import is_float32
 from pebblesim.language import masks
 from pebblesim.language.masks import Band

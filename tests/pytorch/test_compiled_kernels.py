@@ -17,9 +17,9 @@ from pebblesim.advice.tiles import TILINGS, Tiling, tilings, too_large, within
 from pebblesim.kernels import releases
 from pebblesim.kernels.domains import Call
 from pebblesim.kernels.key_ranges import ARGUMENTS, KeyRanges
-from pebblesim.kernels.sinks import sinking
-from pebblesim.kernels.storage import storage
-from pebblesim.kernels.triton import Source, triton
+from pebblesim.kernels.passes.sinks import sinking
+from pebblesim.kernels.triton.storage import storage
+from pebblesim.kernels.triton.triton import Source, triton
 from pebblesim.kernels.words import is_float32
 from pebblesim.language import masks
 from pebblesim.language.program import Program

@@ -25,11 +25,13 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.runtime import driver, jit  # noqa: E402
 
 from pebblesim.advice import cards  # noqa: E402
-from pebblesim.kernels.gluon_text import HELPERS  # noqa: E402
+from pebblesim.kernels.gluon.text import HELPERS  # noqa: E402
 from pebblesim.kernels.module import module_of  # noqa: E402
-from pebblesim.operator import boxes, compiling, eager, launch, launching, masks, operators, recorded  # noqa: E402
-from pebblesim.operator.launching import loaded  # noqa: E402
-from pebblesim.operator.recent import Recent  # noqa: E402
+from pebblesim.operator import masks, operators  # noqa: E402
+from pebblesim.operator.known import eager, recorded  # noqa: E402
+from pebblesim.operator.known.recent import Recent  # noqa: E402
+from pebblesim.operator.launching import boxes, compiling, launch, launching  # noqa: E402
+from pebblesim.operator.launching.launching import loaded  # noqa: E402
 
 # A module's folder is deleted with it, when the cache of modules is cleared.
 pytestmark = pytest.mark.filterwarnings(

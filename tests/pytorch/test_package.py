@@ -22,10 +22,10 @@ from pebblesim.kernels.domains import expected
 from pebblesim.kernels.key_ranges import KeyRanges
 from pebblesim.kernels.tables import workspace
 from pebblesim.operator import planning
-from pebblesim.operator.copied import Copy
-from pebblesim.operator.frozen_names import CAP, filled_in
-from pebblesim.operator.frozen_table import Asked, tables_of
-from pebblesim.operator.package import emit, modules
+from pebblesim.operator.packages.copied import Copy
+from pebblesim.operator.packages.frozen_names import CAP, filled_in
+from pebblesim.operator.packages.frozen_table import Asked, tables_of
+from pebblesim.operator.packages.package import emit, modules
 from pebblesim.operator.pattern import Pattern, band_of
 from pebblesim.operator.texts import written
 
@@ -193,7 +193,8 @@ def test_a_package_launches_what_attention_launches(
     softcap: float,
 ) -> None:
     torch, _ = pytest.importorskip("torch"), pytest.importorskip("triton")
-    from pebblesim.operator import launching, operators
+    from pebblesim.operator import operators
+    from pebblesim.operator.launching import launching
 
     package = loaded(folder)
     properties = SimpleNamespace(multi_processor_count=132)

@@ -14,8 +14,8 @@ torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transfo
 from pytorch.test_package import loaded  # noqa: E402
 
 from pebblesim.advice import cards  # noqa: E402
-from pebblesim.operator.frozen_table import Asked  # noqa: E402
-from pebblesim.operator.package import emit  # noqa: E402
+from pebblesim.operator.packages.frozen_table import Asked  # noqa: E402
+from pebblesim.operator.packages.package import emit  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

@@ -18,11 +18,13 @@ from hypothesis import given, settings, strategies as st  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.kernels.key_ranges import ARGUMENTS  # noqa: E402
-from pebblesim.operator import boxes, checks, compiling, definition, eager, operators, planning, public, recorded  # noqa: E402
-from pebblesim.operator.launch import Torch  # noqa: E402
-from pebblesim.operator.layout import in_one_batch, numbers_from, numbers_of, round_sums  # noqa: E402
-from pebblesim.operator.recent import Recent  # noqa: E402
-from pebblesim.operator.tape import noted, notes  # noqa: E402
+from pebblesim.operator import checks, definition, operators, planning, public  # noqa: E402
+from pebblesim.operator.known import eager, recorded  # noqa: E402
+from pebblesim.operator.known.recent import Recent  # noqa: E402
+from pebblesim.operator.known.tape import noted, notes  # noqa: E402
+from pebblesim.operator.launching import boxes, compiling  # noqa: E402
+from pebblesim.operator.launching.launch import Torch  # noqa: E402
+from pebblesim.operator.launching.layout import in_one_batch, numbers_from, numbers_of, round_sums  # noqa: E402
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from strategies import amount  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.operator.agreement import Given, check_agreement, difference  # noqa: E402
+from pebblesim.operator.distributed.agreement import Given, check_agreement, difference  # noqa: E402
 
 P = 3
 
@@ -58,7 +58,7 @@ def cases(seed: int, number: int) -> list[dict[int, dict[str, Any]]]:
 
 def call(rank: int, given: dict[str, Any]) -> Any:
     """Attention of this process's tokens, with its gradients if they are wanted."""
-    from pebblesim.operator import parallel
+    from pebblesim.operator.distributed import parallel
     from pebblesim.parallel.tokens import OWNERSHIPS
 
     own = given["ownership"] if given["ownership"] in OWNERSHIPS else "contiguous"

@@ -21,17 +21,11 @@ from judged_attention import refused  # noqa: E402
 from tensors import close  # noqa: E402
 
 from pebblesim.gpu.torch import attention  # noqa: E402
-from pebblesim.kernels.bias_stays import OF_PART  # noqa: E402
+from pebblesim.kernels.passes.bias_stays import OF_PART  # noqa: E402
 from pebblesim.kernels.tables import moved_words  # noqa: E402
-from pebblesim.operator import (  # noqa: E402
-    bias as kernels,
-    fresh,
-    launching,
-    operators_of_bias,
-    programs_of_bias,
-)
-from pebblesim.operator.bias import Limits, in_groups  # noqa: E402
-from pebblesim.operator.programs_of_bias import (  # noqa: E402
+from pebblesim.operator.bias import bias as kernels, operators as operators_of_bias, programs as programs_of_bias  # noqa: E402
+from pebblesim.operator.bias.bias import Limits, in_groups  # noqa: E402
+from pebblesim.operator.bias.programs import (  # noqa: E402
     ACROSS,
     AT_ONCE,
     FORWARD,
@@ -42,6 +36,7 @@ from pebblesim.operator.programs_of_bias import (  # noqa: E402
     at_once,
     kernels_of,
 )
+from pebblesim.operator.launching import fresh, launching  # noqa: E402
 
 SMALL = programs_of_bias.tilings(*[(1, 32, 16, 4, 2)] * 4)
 """Tilings that are cheap to interpret."""
@@ -555,7 +550,7 @@ def test_kernels_read_ranges_and_keys_that_heads_share(
 @pytest.mark.parametrize("name", ["key_padding_mask", "cu_seqlens", "key_ranges"])
 def test_no_mask_of_ranges_makes_a_table(name: str) -> None:
     """The bias that sequences share stays as it is, and so does a dense mask."""
-    from pebblesim.operator import with_bias
+    from pebblesim.operator.bias import with_bias
 
     q, k, _, b = (each.detach() for each in tensors((2, 3), 2, 4, 5, (2, 1, 2, 4, 5)))
     padding = torch.arange(5) >= torch.tensor([3, 5, 1, 2, 4, 5])[:, None]
@@ -729,7 +724,8 @@ def test_refusals_name_the_argument_and_what_computes_it() -> None:
 
 def test_plain_calls_go_without_operators(monkeypatch: Any) -> None:
     """One autograd function on a GPU, here with the definition in the place of kernels; sizes are checked once."""
-    from pebblesim.operator import eager, operators_of_bias as operators, with_bias
+    from pebblesim.operator.bias import operators, with_bias
+    from pebblesim.operator.known import eager
 
     checked: list[Any] = []
     monkeypatch.setattr(eager, "plain", lambda *given: True)

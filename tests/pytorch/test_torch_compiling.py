@@ -18,7 +18,7 @@ from triton.backends.nvidia import driver as nvidia
 from triton.runtime import cache, driver
 
 from pebblesim.kernels import releases
-from pebblesim.operator import compiling
+from pebblesim.operator.launching import compiling
 
 ONE_EACH = not releases.here().arguments_together
 """Whether the Triton here builds a launcher for each kind of kernel."""

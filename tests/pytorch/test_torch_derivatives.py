@@ -15,7 +15,7 @@ from torch.autograd import forward_ad  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.gpu.torch import attention  # noqa: E402
-from pebblesim.operator import eager  # noqa: E402
+from pebblesim.operator.known import eager  # noqa: E402
 
 pytestmark = [  # of PyTorch itself: in make_dual, and where vmap adds a dimension
     pytest.mark.filterwarnings("ignore:`torch.jit"),

@@ -13,7 +13,7 @@ from diffusers import AutoencoderKL, DDIMScheduler, DiTPipeline, DiTTransformer2
 from diffusers.models.attention_processor import Attention, AttnProcessor2_0  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.operator.diffusers import Processor  # noqa: E402
+from pebblesim.operator.integrations.diffusers import Processor  # noqa: E402
 
 
 def results(module: Any, *x: Any, **others: Any) -> list[Any]:
@@ -91,7 +91,7 @@ def test_what_it_would_leave_out_is_refused() -> None:
 
 @pytest.mark.parametrize("version", ["0.29.2", "1.0.0"])
 def test_a_processor_names_the_versions_that_it_is_for(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    monkeypatch.setattr("pebblesim.operator.diffusers.version", lambda name: version)
+    monkeypatch.setattr("pebblesim.operator.integrations.diffusers.version", lambda name: version)
     with pytest.raises(UsageError, match=f"is for diffusers>=0.30,<1, and here is diffusers {version}: pip install"):
         Processor()
 
@@ -99,7 +99,7 @@ def test_a_processor_names_the_versions_that_it_is_for(monkeypatch: pytest.Monke
 @pytest.mark.slow
 def test_a_pipeline_makes_the_same_images_within_the_replaced_function(monkeypatch: pytest.MonkeyPatch) -> None:
     """All layers of the transformer and the middle block of the VAE come here; with the processor the VAE's, too."""
-    from pebblesim.operator import sdpa
+    from pebblesim.operator.integrations import sdpa
 
     torch.manual_seed(0)
     sizes = {"in_channels": 4, "out_channels": 8, "num_layers": 2, "sample_size": 8, "num_embeds_ada_norm": 1000}

@@ -15,10 +15,11 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings, strategies as st  # noqa: E402
 from stand_in_card import Card, Run, kernel  # noqa: E402
 
-from pebblesim.operator import boxes, direct, recorded  # noqa: E402
-from pebblesim.operator.launch import Torch  # noqa: E402
-from pebblesim.operator.symbols import Untraced  # noqa: E402
-from pebblesim.operator.tape import Done, Launched, Place, View, noted, notes  # noqa: E402
+from pebblesim.operator.known import direct, recorded  # noqa: E402
+from pebblesim.operator.known.symbols import Untraced  # noqa: E402
+from pebblesim.operator.known.tape import Done, Launched, Place, View, noted, notes  # noqa: E402
+from pebblesim.operator.launching import boxes  # noqa: E402
+from pebblesim.operator.launching.launch import Torch  # noqa: E402
 
 
 def described(shape: list[int], strides: list[int]) -> boxes.Boxes:

@@ -13,7 +13,9 @@ from strategies import draws  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.gpu.torch import attention  # noqa: E402
-from pebblesim.operator import eager, launching, masks, operators  # noqa: E402
+from pebblesim.operator import masks, operators  # noqa: E402
+from pebblesim.operator.known import eager  # noqa: E402
+from pebblesim.operator.launching import launching  # noqa: E402
 
 
 def tensors(batch: tuple[int, ...], n_q: int, n_k: int, dtype: Any = torch.float16) -> list[Any]:

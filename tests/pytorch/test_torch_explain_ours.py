@@ -15,7 +15,7 @@ from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.explaining.program import explain_file  # noqa: E402
 from pebblesim.explaining.watching import recorded  # noqa: E402
 from pebblesim.gpu.torch import attention, flash_attn_func  # noqa: E402
-from pebblesim.operator import sdpa  # noqa: E402
+from pebblesim.operator.integrations import sdpa  # noqa: E402
 
 FILE = """
 import torch

@@ -19,23 +19,16 @@ from tensors import check_kernels, close, laid  # noqa: E402
 from pebblesim.advice import cards, tiles  # noqa: E402
 from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.kernels.key_ranges import KeyRanges  # noqa: E402
-from pebblesim.operator import (  # noqa: E402
-    boxes,
-    fresh,
-    launch as launch_of_kernels,
-    launching,
-    masks,
-    operators_of_sinks,
-    parallel,
-    parts_of_heads,
-    planning,
-    public,
-)
+from pebblesim.operator import masks, planning, public  # noqa: E402
 from pebblesim.operator.cuts import Cut  # noqa: E402
-from pebblesim.operator.layout import BYTES, numbers_from  # noqa: E402
+from pebblesim.operator.distributed import parallel  # noqa: E402
+from pebblesim.operator.heads import parts as parts_of_heads  # noqa: E402
+from pebblesim.operator.launching import boxes, fresh, launch as launch_of_kernels, launching  # noqa: E402
+from pebblesim.operator.launching.layout import BYTES, numbers_from  # noqa: E402
 from pebblesim.operator.pattern import Pattern, band_of  # noqa: E402
 from pebblesim.operator.planning import chosen, chosen_for_latent  # noqa: E402
 from pebblesim.operator.plans import plan  # noqa: E402
+from pebblesim.operator.sinks import operators as operators_of_sinks  # noqa: E402
 
 H200 = cards.card("H200")
 EVERY_PAIR = Pattern()

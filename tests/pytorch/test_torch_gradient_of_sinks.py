@@ -34,7 +34,7 @@ def check(seed: int, draws: int) -> None:
     """Compare with plain loops, under Triton's interpreter: rows that lie apart, and those of a part of the queries."""
     from triton.runtime import interpreter
 
-    from pebblesim.operator import gradient_of_sinks, kernel_of_sinks
+    from pebblesim.operator.sinks import gradient as gradient_of_sinks, kernel as kernel_of_sinks
 
     patch: Any = interpreter._patch_lang_tensor
 
@@ -86,7 +86,7 @@ def test_it_is_compiled_for_cards(capability: int, kind: str, tmp_path: Path, mo
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from pebblesim.operator.kernel_of_sinks import NUMBERS, WARPS, sums
+    from pebblesim.operator.sinks.kernel import NUMBERS, WARPS, sums
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     types = {"v": "*fp32", "L": "*fp32", "s": f"*{kind}", "made": f"*{kind}", **dict.fromkeys(NUMBERS, "i32")}

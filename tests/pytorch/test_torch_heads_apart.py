@@ -19,11 +19,12 @@ from checkout import ROOT, TESTS  # noqa: E402
 from tensors import check_kernels  # noqa: E402
 
 from pebblesim.advice import cards, tiles  # noqa: E402
-from pebblesim.operator import fresh, heads_apart, launching, parts_of_heads as parts  # noqa: E402
+from pebblesim.operator.heads import apart as heads_apart, parts  # noqa: E402
+from pebblesim.operator.known.tape import noted  # noqa: E402
+from pebblesim.operator.launching import fresh, launching  # noqa: E402
 from pebblesim.operator.pattern import Pattern, band_of  # noqa: E402
 from pebblesim.operator.planning import chosen  # noqa: E402
 from pebblesim.operator.plans import plan  # noqa: E402
-from pebblesim.operator.tape import noted  # noqa: E402
 
 H200 = cards.card("H200")
 ROOM = 2**30
@@ -165,7 +166,8 @@ def against_pytorch(seed: int, draws: int) -> None:
     """Compare the kernels beside a pass with PyTorch: rows that lie apart, odd widths, several heads of keys."""
     from triton.runtime import interpreter
 
-    from pebblesim.operator import kernel_of_parts, layout
+    from pebblesim.operator.heads import kernels as kernel_of_parts
+    from pebblesim.operator.launching import layout
 
     patch: Any = interpreter._patch_lang_tensor
 

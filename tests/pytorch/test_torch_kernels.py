@@ -20,19 +20,14 @@ from tensors import check_kernels, close, laid  # noqa: E402
 
 from pebblesim.advice import cards  # noqa: E402
 from pebblesim.advice.tiles import TILINGS, Tiling  # noqa: E402
-from pebblesim.operator import (  # noqa: E402
-    launching,
-    layout as layout_of_tensors,
-    masks,
-    operators,
-    operators_of_sinks,
-    planning,
-)
+from pebblesim.operator import masks, operators, planning  # noqa: E402
 from pebblesim.operator.cuts import Cut, cuts  # noqa: E402
-from pebblesim.operator.launch import Torch  # noqa: E402
+from pebblesim.operator.known.tape import noted  # noqa: E402
+from pebblesim.operator.launching import launching, layout as layout_of_tensors  # noqa: E402
+from pebblesim.operator.launching.launch import Torch  # noqa: E402
 from pebblesim.operator.pattern import Pattern, band_of, limits  # noqa: E402
 from pebblesim.operator.plans import plan  # noqa: E402
-from pebblesim.operator.tape import noted  # noqa: E402
+from pebblesim.operator.sinks import operators as operators_of_sinks  # noqa: E402
 
 SMALL = {
     "forward": (Tiling("small-cache-forward-blocked", {"a": 32, "b": 32, "c": 16}),),

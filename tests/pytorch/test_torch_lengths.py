@@ -24,12 +24,14 @@ from test_torch_launches import patch  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from triton.runtime import jit  # noqa: E402
 
-from pebblesim.operator import boxes, compiling, eager, known, launch, masks, native, operators, public, recorded  # noqa: E402
-from pebblesim.operator.launching import loaded  # noqa: E402
-from pebblesim.operator.lengths import Kind, _rooms  # noqa: E402
-from pebblesim.operator.recent import Recent  # noqa: E402
-from pebblesim.operator.symbols import Script, Words, plain  # noqa: E402
-from pebblesim.operator.tape import Launched, Made, Place  # noqa: E402
+from pebblesim.operator import masks, operators, public  # noqa: E402
+from pebblesim.operator.known import eager, known, native, recorded  # noqa: E402
+from pebblesim.operator.known.lengths import Kind, _rooms  # noqa: E402
+from pebblesim.operator.known.recent import Recent  # noqa: E402
+from pebblesim.operator.known.symbols import Script, Words, plain  # noqa: E402
+from pebblesim.operator.known.tape import Launched, Made, Place  # noqa: E402
+from pebblesim.operator.launching import boxes, compiling, launch  # noqa: E402
+from pebblesim.operator.launching.launching import loaded  # noqa: E402
 
 # A module's folder is deleted with it, when the cache of modules is cleared.
 pytestmark = pytest.mark.filterwarnings(
@@ -111,7 +113,7 @@ def test_memory_is_used_again_when_nothing_needs_it(slots: list[tuple[int, int, 
         for step in range(11)
     ]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("pebblesim.operator.lengths.LITTLE", little)
+        patched.setattr("pebblesim.operator.known.lengths.LITTLE", little)
         words, begins = _rooms(order, steps)
     assert len(words) == 1 or sum(words) * 4 > little
     places = {slot: (room, begin, begin + 512 * slots[slot][0]) for slot, room, begin in begins}

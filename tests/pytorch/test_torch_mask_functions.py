@@ -25,9 +25,10 @@ from transformers import masking_utils as theirs  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.gpu.torch import attention  # noqa: E402
-from pebblesim.operator import masks as ours, transformers_masks as masks  # noqa: E402
-from pebblesim.operator.transformers import REFUSED, attend, seen  # noqa: E402
-from pebblesim.operator.transformers_masks import Seen, band_of  # noqa: E402
+from pebblesim.operator import masks as ours  # noqa: E402
+from pebblesim.operator.integrations import transformers_masks as masks  # noqa: E402
+from pebblesim.operator.integrations.transformers import REFUSED, attend, seen  # noqa: E402
+from pebblesim.operator.integrations.transformers_masks import Seen, band_of  # noqa: E402
 
 LONGEST = 64
 

@@ -20,8 +20,8 @@ sys.path.append(str(ROOT / "benchmarks"))
 import models_beside_eager as beside  # noqa: E402
 import tiny_models  # noqa: E402
 
-from pebblesim.operator import transformers as ours  # noqa: E402
-from pebblesim.operator.transformers_masks import Band, Seen  # noqa: E402
+from pebblesim.operator.integrations import transformers as ours  # noqa: E402
+from pebblesim.operator.integrations.transformers_masks import Band, Seen  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -27,12 +27,12 @@ from stand_in_card import Card, kernel  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.operator import known, lengths, native, recorded  # noqa: E402
-from pebblesim.operator.direct import FUNCTION  # noqa: E402
-from pebblesim.operator.fresh import filled  # noqa: E402
-from pebblesim.operator.known import FORWARD, Family, Forward, Known, Step, Way, with_gradients  # noqa: E402
-from pebblesim.operator.recorded import Kinds  # noqa: E402
-from pebblesim.operator.tape import notes  # noqa: E402
+from pebblesim.operator.known import known, lengths, native, recorded  # noqa: E402
+from pebblesim.operator.known.direct import FUNCTION  # noqa: E402
+from pebblesim.operator.known.known import FORWARD, Family, Forward, Known, Step, Way, with_gradients  # noqa: E402
+from pebblesim.operator.known.recorded import Kinds  # noqa: E402
+from pebblesim.operator.known.tape import notes  # noqa: E402
+from pebblesim.operator.launching.fresh import filled  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from pebblesim.operator import native  # noqa: E402
+from pebblesim.operator.known import native  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -23,9 +23,9 @@ import other_tritons  # noqa: E402
 import stand_in_card  # noqa: E402
 from triton.backends.nvidia import driver  # noqa: E402
 
-from pebblesim.operator import direct  # noqa: E402
-from pebblesim.operator.boxes import Boxes  # noqa: E402
-from pebblesim.operator.tape import Launched, Place  # noqa: E402
+from pebblesim.operator.known import direct  # noqa: E402
+from pebblesim.operator.known.tape import Launched, Place  # noqa: E402
+from pebblesim.operator.launching.boxes import Boxes  # noqa: E402
 
 # A module's folder is deleted with it, when the cache of modules is cleared.
 pytestmark = pytest.mark.filterwarnings(

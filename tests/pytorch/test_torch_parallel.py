@@ -55,7 +55,7 @@ def plain(Q: Any, K: Any, V: Any, causal: bool) -> tuple[Any, Any]:
 
 def process(rank: int, folder: str) -> None:
     """Compute all cases as one of the processes, and save the outputs and gradients of its tokens, or an error."""
-    from pebblesim.operator import parallel
+    from pebblesim.operator.distributed import parallel
 
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=P)
@@ -146,7 +146,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 )
 def test_tokens_of_a_process_that_is_not_there(rank: Any, P: Any, n: Any) -> None:
     from pebblesim.core.errors import UsageError
-    from pebblesim.operator.parallel import tokens_of
+    from pebblesim.operator.distributed.parallel import tokens_of
 
     with pytest.raises(UsageError):
         tokens_of(rank, P, n)
@@ -154,7 +154,7 @@ def test_tokens_of_a_process_that_is_not_there(rank: Any, P: Any, n: Any) -> Non
 
 def test_wrong_shapes_and_schedules_get_a_sentence(tmp_path: Path) -> None:
     from pebblesim.core.errors import UsageError
-    from pebblesim.operator.parallel import attention
+    from pebblesim.operator.distributed.parallel import attention
 
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
@@ -172,7 +172,7 @@ def test_wrong_shapes_and_schedules_get_a_sentence(tmp_path: Path) -> None:
             with pytest.raises(UsageError, match=said) as error:
                 attention(*(wrong.pop("x", None) or (x, x, x)), **wrong)
             assert "\n" not in str(error.value)
-        from pebblesim.operator.parallel import Differentiable
+        from pebblesim.operator.distributed.parallel import Differentiable
 
         with pytest.raises(UsageError, match="scale is for pebblesim's kernels"):
             attention(x, x, x, inside=Differentiable(plain), scale=0.9)

@@ -9,7 +9,7 @@ transformers = pytest.importorskip("transformers")
 from transformers import AttentionInterface  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.operator.transformers import register  # noqa: E402
+from pebblesim.operator.integrations.transformers import register  # noqa: E402
 
 THEIRS = sorted({"eager", *AttentionInterface()} - {"pebblesim"})
 

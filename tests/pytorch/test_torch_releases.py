@@ -18,11 +18,12 @@ from pebblesim.advice.tiles import hopper_tiling  # noqa: E402
 from pebblesim.core.errors import UnknownName  # noqa: E402
 from pebblesim.gpu.torch import plan  # noqa: E402
 from pebblesim.kernels import releases  # noqa: E402
-from pebblesim.kernels.gluon import gluon  # noqa: E402
+from pebblesim.kernels.gluon.gluon import gluon  # noqa: E402
 from pebblesim.kernels.key_ranges import KeyRanges  # noqa: E402
-from pebblesim.kernels.triton import triton  # noqa: E402
+from pebblesim.kernels.triton.triton import triton  # noqa: E402
 from pebblesim.language.registry import get  # noqa: E402
-from pebblesim.operator import boxes, launch, launching, once, planning  # noqa: E402
+from pebblesim.operator import once, planning  # noqa: E402
+from pebblesim.operator.launching import boxes, launch, launching  # noqa: E402
 from pebblesim.operator.pattern import Pattern, band_of  # noqa: E402
 
 DIMS = {"n_q": 4096, "n_k": 4096, "d_k": 128, "d_v": 128}

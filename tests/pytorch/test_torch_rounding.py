@@ -17,7 +17,7 @@ pytest.importorskip("triton")
 
 def check(seed: int, draws: int) -> None:
     """Compare what the kernel writes, word by word, with a loop over heads and queries; under Triton's interpreter."""
-    from pebblesim.operator import rounding
+    from pebblesim.operator.launching import rounding
 
     rounding._kernel = lambda *given: rounding.rounded
     chance = random.Random(seed)
@@ -54,7 +54,7 @@ def test_the_kernel_compiles_for_hopper(d: int, tmp_path: Path, monkeypatch: pyt
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
-    from pebblesim.operator.rounding import NUMBERS, rounded
+    from pebblesim.operator.launching.rounding import NUMBERS, rounded
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     kinds = {"sums": "*fp32", "x": "*bf16", **dict.fromkeys(NUMBERS, "i32"), **dict.fromkeys(TILES, "constexpr")}

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from tensors import close  # noqa: E402
 
 from pebblesim.gpu.torch import register, replaced_sdpa  # noqa: E402
-from pebblesim.operator import sdpa  # noqa: E402
+from pebblesim.operator.integrations import sdpa  # noqa: E402
 
 NAMES = ("list_flash_attention_impls", "activate_flash_attention_impl", "restore_flash_attention_impl")
 

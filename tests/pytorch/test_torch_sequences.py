@@ -183,7 +183,8 @@ class OnGpu(torch.Tensor):
 @pytest.mark.parametrize("kind", [torch.int32, torch.int64, torch.int16])
 def test_packed_sequences_alone_take_the_kernel(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Starts in other words, or with padding, are found by operations of PyTorch: with the same ranges."""
-    from pebblesim.operator import eager, masks, recorded, sequences
+    from pebblesim.operator import masks, sequences
+    from pebblesim.operator.known import eager, recorded
 
     monkeypatch.setattr(recorded, "here", lambda x: False)
     taken: list[Any] = []

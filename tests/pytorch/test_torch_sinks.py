@@ -15,9 +15,9 @@ from tensors import close  # noqa: E402
 
 from pebblesim.analysis.count import count  # noqa: E402
 from pebblesim.gpu.torch import attention, plan  # noqa: E402
-from pebblesim.kernels.sinks import sinking  # noqa: E402
+from pebblesim.kernels.passes.sinks import sinking  # noqa: E402
 from pebblesim.language.registry import get  # noqa: E402
-from pebblesim.operator.gradient_of_sinks import gradient_of_sinks  # noqa: E402
+from pebblesim.operator.sinks.gradient import gradient_of_sinks  # noqa: E402
 
 INFINITY = math.inf
 

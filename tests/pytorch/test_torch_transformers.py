@@ -19,8 +19,8 @@ transformers = pytest.importorskip("transformers")
 from transformers.models.gemma4 import Gemma4ForCausalLM, Gemma4TextConfig  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.operator.transformers import attend, register, seen  # noqa: E402
-from pebblesim.operator.transformers_masks import Seen  # noqa: E402
+from pebblesim.operator.integrations.transformers import attend, register, seen  # noqa: E402
+from pebblesim.operator.integrations.transformers_masks import Seen  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

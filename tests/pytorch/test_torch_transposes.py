@@ -19,7 +19,7 @@ from checkout import ROOT, TESTS  # noqa: E402
 
 def check(seed: int, draws: int) -> None:
     """Compare with PyTorch's copy: rows that lie apart, shared dimensions, single rows and columns."""
-    from pebblesim.operator import kernel_of_transposes
+    from pebblesim.operator.bias import transposes as kernel_of_transposes
 
     kernel_of_transposes.KERNEL = kernel_of_transposes.transposes
     chance = random.Random(seed)
@@ -51,7 +51,7 @@ def test_it_is_compiled_for_cards(capability: int, kind: str, tmp_path: Path, mo
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from pebblesim.operator.kernel_of_transposes import NUMBERS, WARPS, transposes
+    from pebblesim.operator.bias.transposes import NUMBERS, WARPS, transposes
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     types: dict[str, Any] = {"x": f"*{kind}", "to": f"*{kind}", **dict.fromkeys(NUMBERS, "i32")}

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 from pebblesim.operator.plans import KernelPlan, plan
 
 if TYPE_CHECKING:
-    from pebblesim.operator.flash import flash_attn_func, flash_attn_varlen_func
+    from pebblesim.operator.integrations.flash import flash_attn_func, flash_attn_varlen_func
+    from pebblesim.operator.integrations.sdpa import register, replaced_sdpa
     from pebblesim.operator.public import attention
-    from pebblesim.operator.sdpa import register, replaced_sdpa
 
 HOMES = {
     "attention": "public",
-    "flash_attn_func": "flash",
-    "flash_attn_varlen_func": "flash",
-    "register": "sdpa",
-    "replaced_sdpa": "sdpa",
+    "flash_attn_func": "integrations.flash",
+    "flash_attn_varlen_func": "integrations.flash",
+    "register": "integrations.sdpa",
+    "replaced_sdpa": "integrations.sdpa",
 }
 """The modules of functions that need PyTorch."""
 

@@ -1,6 +1,6 @@
 """Attention on many GPUs, each with a part of the tokens: `from pebblesim.gpu.torch.parallel import attention`."""
 
-from pebblesim.operator.parallel import (
+from pebblesim.operator.distributed.parallel import (
     RUNNING,
     Differentiable,
     Inside,

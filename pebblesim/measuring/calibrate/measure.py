@@ -15,9 +15,9 @@ from typing import Any
 from pebblesim.advice.cards import Card
 from pebblesim.advice.launch_costs import LaunchCost, launch_costs
 from pebblesim.advice.tiles import Tiling
-from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.gluon.gluon import gluon
 from pebblesim.kernels.module import module_of, torch_with_gpu
-from pebblesim.kernels.triton import Source, triton
+from pebblesim.kernels.triton.triton import Source, triton
 from pebblesim.language.program import Program, Tensor
 from pebblesim.language.registry import get
 from pebblesim.measuring.calibrate.shapes import Cell, Shape

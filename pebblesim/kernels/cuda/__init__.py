@@ -1,0 +1,1 @@
+"""Programs as CUDA kernels that move exactly their tiles."""

@@ -1,0 +1,1 @@
+"""Programs as Gluon kernels for Hopper: what a block has, its roles, and their text."""

@@ -1,0 +1,440 @@
+"""Gluon kernels for dQ and dB at once: rows of the bias and of dB stay, while sequences that share them stream past.
+
+A block has 64 rows of queries and all keys, of which each of two or three warpgroups has a part: their bias in shared
+memory, and their dB in registers. A slot of the ring has all that is read of a sequence. A warpgroup takes its keys
+tile by tile: scores begin as the bias, which is held in float32 and divided by the scale, so that adding it costs
+nothing; dS is added to dB, and multiplied by keys from registers while the next tile's scores are computed.
+
+So each warpgroup has the part of dQ of its keys. The last one puts it into shared memory, each other adds its own to
+what is there, and the first writes the sum. It waits for the others alone: these go on with the next sequence, so that
+one takes exponentials while another waits for its products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from pebblesim.kernels import statements as st
+from pebblesim.kernels.gluon.block import ROWS, Block, Buffer, Handed, filled, freed, loops_of
+from pebblesim.kernels.gluon.boxes import COPY
+from pebblesim.kernels.gluon.roles import Issued, Roles
+from pebblesim.kernels.gluon.scope import RowsValues
+from pebblesim.kernels.passes.bias import BIAS
+from pebblesim.kernels.passes.sequences import SEQUENCES
+from pebblesim.kernels.products import factors, products
+from pebblesim.kernels.strides import WORDS
+from pebblesim.kernels.terms import (
+    NOTHING,
+    ZERO,
+    Held,
+    Items,
+    Name,
+    Number,
+    Term,
+    Word,
+    all_of,
+    call,
+    constant,
+    minimum,
+    only,
+    own,
+    sides,
+    term,
+    total,
+    wide,
+)
+from pebblesim.kernels.triton.ranges import Setting
+from pebblesim.kernels.triton.storage import padded
+from pebblesim.kernels.words import LEAST_SIDE
+from pebblesim.language import program as ir
+from pebblesim.launches.launches import Launch
+
+SHARES = {64: 2, 32: 3}
+"""Warpgroups that divide the keys of a block, by the keys of a tile: three have registers for small ones."""
+
+TURN = "turn"
+"""The name of the number of a sequence, from the first of its part on."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Gradients(Block):
+    """A block of these kernels.
+
+    Attributes:
+        keys: the loop over tiles of keys.
+        tiles, side: how many tiles of keys a warpgroup has, and keys of each.
+        bias, sums, rows: what stays, the bias and its gradient, and dQ of a sequence.
+    """
+
+    keys: ir.Loop
+    tiles: int
+    side: int
+    bias: ir.Read
+    sums: ir.Tile
+    rows: ir.Tile
+
+
+def gradients_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Gradients | None:
+    """The plan of a launch that keeps rows of the bias and of its gradient; None if it is no such launch."""
+    loops = loops_of(launch)
+    if loops is None or len(loops.grid) != len(("parts", "rows", "span")) or loops.loop.range.dim != SEQUENCES:
+        return None
+    (_, rows, span), (keys,) = loops.grid, (node for node in loops.loop.body if isinstance(node, ir.Loop))
+    (bias,) = (node for node in launch.block if isinstance(node, ir.Read) and node.tensor.name == BIAS)
+    (write,) = (node for node in launch.block if isinstance(node, ir.Write))
+    *_, product = products(keys.body)
+    side = ir.length(keys.range.block, sizes)
+    shares = SHARES.get(side, 2)
+    tiles, left = divmod(ir.length(span.block, sizes), shares * side)
+    widths = [padded(factors(each).left.shape[1], sizes) for each in products(keys.body)[:2]]
+    if left or ir.length(rows.block, sizes) != ROWS or min(widths) < LEAST_SIDE:
+        return None
+    result = product.target.tile
+    room = (1, ROWS, padded(result.ranges[1], sizes))
+    part = Handed(result, "dQ_part", "dQ_part", room, 1, "of the keys of some warpgroups", reduced="sum")
+    return Gradients(
+        **{**vars(loops), "grid": (rows, span)},
+        warpgroups=shares,
+        shares=shares,
+        sides={rows: ROWS},
+        across=side,
+        stages=stages,
+        buffers=dict(_buffers([*loops.loop.body, *keys.body], keys, shares, tiles, sizes, stages)),
+        handed=(part,),
+        keys=keys,
+        tiles=tiles,
+        side=side,
+        bias=bias,
+        sums=write.tile,
+        rows=result,
+    )
+
+
+def _buffers(
+    nodes: Iterable[ir.Node], keys: ir.Loop, shares: int, tiles: int, sizes: ir.Sizes, stages: int
+) -> Iterator[tuple[ir.Tile, Buffer]]:
+    """The rings: of a sequence the rows and vectors of the block, and all tiles of keys; with the barriers of one."""
+    first: str | None = None
+    reads = [node for node in nodes if isinstance(node, ir.Read)]
+    for node in sorted(reads, key=lambda each: len(each.tile.ranges) == 1):  # a vector has the barriers of a matrix
+        rng, *columns = node.tile.ranges
+        rows, width, down = ir.length(rng.block, sizes), padded(columns[0], sizes) if columns else 1, 1
+        if rng is keys.range:  # all keys of a warpgroup are a box, if those are a power of two
+            all_keys = rows * tiles
+            rows, down = (rows, shares * tiles) if all_keys & (all_keys - 1) else (all_keys, shares)
+        name = f"{node.tensor.name}_{rng.name}" + ("" if columns else "_ring")
+        yield node.tile, Buffer(name, node, stages * down, rows, width, True, first, stages, shares, down)
+        first = first or name
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """The primitives for a tile of keys: the products of scores and of dP, those that follow, and that of dQ."""
+
+    number: int
+    scores: ir.Compute
+    gradient: ir.Compute
+    others: tuple[ir.Compute, ...]
+    product: ir.Compute
+
+
+class GradientsValues(RowsValues):
+    """The values of a warpgroup's tiles: all vectors are of rows of scores."""
+
+    def met(self, expr: ir.Elementwise, values: list[Term], frame: bool) -> list[Term]:
+        """The operands, which are in layouts in which they meet."""
+        return values
+
+
+class GradientsRoles(Roles):
+    """Makes the statements of both roles."""
+
+    plan: Gradients
+    makes_values = GradientsValues
+
+    def __init__(self, setting: Setting, plan: Gradients) -> None:
+        super().__init__(setting, plan)
+        self.reserve("share", "p", "begin", "end", "parts", TURN, COPY, "bias_of_all", "at_j")
+        self.sums: list[Held] = []  # of dB, for each tile of keys
+        self.operands: dict[ir.Tile, Term] = {}  # what products take from registers
+        self.tile_now = 0
+        (self.part,) = plan.handed
+        (self.ring,) = plan.rings
+
+    # The block's tile
+
+    @property
+    def numbers(self) -> list[str]:
+        """The parts of the sequences."""
+        return ["parts"]
+
+    def grid(self) -> tuple[list[str], str]:
+        """A block for each tile of rows, and for each head and part of the sequences."""
+        keys = self.setting.size(self.plan.keys.range.dim)
+        most = self.plan.shares * self.plan.tiles * self.plan.side
+        lines = [
+            f"    parts = {self.plan.sums.name}_ptr.shape[1]  # of the sequences, each with a dB of its own",
+            f"    if {keys} > {most}:",
+            f'        raise ValueError("these kernels are for up to {most} keys")',
+        ]
+        return lines, f"triton.cdiv({self.setting.size(self.plan.own.dim)}, {ROWS}), parts * heads"
+
+    def within_tile(self, body: list[st.Statement]) -> list[st.Statement]:
+        """The statements of a role, behind those that find the rows, the head, and the first and last sequence."""
+        copies, at = self.setting.size(SEQUENCES), call("program_id", 1)
+        each = call("cdiv", copies, "parts")
+        return [
+            st.Let(("share", "key_head", self.number.id), (at // "own", at % "own", call("program_id", 0))),
+            st.Let(("batch", "p"), (term("share") // "parts", term("share") % "parts")),
+            st.Let(("begin", "end"), (term("p") * each, minimum((term("p") + 1) * each, copies))),
+            *body,
+        ]
+
+    def addresses(self, setting: Setting, tensors: list[ir.Tensor]) -> list[st.Statement]:
+        """Where the rows of the block's head begin; those of a sequence's dQ are found for each."""
+        strides, made = setting.strides, list[st.Statement]()
+        over_pairs = {self.plan.bias.tensor, *(each.tensor for each in self.plan.writes if each.tile is self.plan.sums)}
+        for tensor in tensors:
+            batch, head, _ = strides.of[tensor]
+            first = wide("batch") * batch * WORDS
+            if tensor in strides.inner:
+                number, within = strides.inner[tensor]
+                first = wide(term("batch") // number) * batch * WORDS + wide(term("batch") % number) * within * WORDS
+            elif tensor in over_pairs:
+                first = first + wide("p") * strides.copies[tensor] * WORDS
+            place = total([term(setting.of[tensor]), first, wide("key_head") * head])
+            made.append(st.Let((f"{tensor.name}_at" if tensor in over_pairs else f"{tensor.name}_first",), (place,)))
+        return made
+
+    # Shared memory, and the warp that loads
+
+    def allocated(self) -> list[st.Room]:
+        """The statements that take shared memory; the bias lies there as threads have it in registers."""
+        shape = (self.plan.shares * self.plan.tiles, ROWS, self.plan.side)
+        layout = own("gl.SharedLinearLayout", _as_in_registers(self.plan.side))
+        room = st.Allocate("bias_of_all", "float32", shape, layout, f"line {self.plan.bias.line}: stays")
+        made = [each for each in super().allocated() if f"{self.part.name}_full" not in getattr(each, "names", ())]
+        return [*made, st.Barriers((f"{self.part.name}_full",), self.plan.shares, (1,)), room]
+
+    def loading(self) -> list[st.Statement]:
+        """All that is read of a sequence, for each of the block's part."""
+        number, plan = Name(COPY), self.plan
+        fetched, copies = 0, list[st.Statement]()
+        for each in plan.buffers.values():
+            if each.down == 1:
+                made = self.copy(each, Name("slot"), self.number, fill=Name("slot"))
+                copies.append(made)
+            else:
+                made = self.copy(each, term("slot") * each.down + "at", Name("at"), fill=Name("slot"))
+                copies.append(st.For("at", ZERO, Number(each.down), (made,), unrolled=True))
+            fetched += each.down * made.bytes
+        free, full = (of(self.ring.barrier, Name("slot")) for of in (freed, filled))
+        head = (term("batch") * self.setting.size(SEQUENCES) + number) * "own" + "key_head"
+        body = [*self._turn(number), st.Let(("head",), (head,)), st.Wait(free, term("phase") ^ 1)]
+        body += [st.Expect(full, fetched), *copies]
+        return [st.For(number.id, Name("begin"), Name("end"), tuple(body), of=plan.loop)]
+
+    def _turn(self, number: Name) -> list[st.Statement]:
+        return [st.Let((TURN,), (number - "begin",)), self.scope.slot(Name(TURN))]
+
+    # What stays
+
+    def fill(self, tile: ir.Tile, value: Term) -> None:
+        """Make a tile of one value; of dB that of each tile of keys."""
+        if tile is not self.plan.sums:
+            super().fill(tile, value)
+            return
+        side = self.plan.side
+        for _ in range(self.plan.tiles):
+            held = Held(self.scope.names.new(tile.name), tile)
+            zeros = call("full", sides(ROWS, side), value, Word("float32"), self.scope.layout(side))
+            self.say(st.Map(held, zeros))
+            self.sums.append(held)
+
+    def read(self, node: ir.Read) -> None:
+        """The warpgroup's part of the bias, divided by the scale, into shared memory; else nothing."""
+        if node is not self.plan.bias:
+            self.values.mark(node.tile, loaded=True)
+            return
+        columns, at = Name("at_j"), term("w") * self.plan.tiles + "k"
+        queries, there = self._exist(columns)
+        where = [*queries, *there]
+        held, scale = self.values.named(node.tile), self.values.factor
+        (_, _, pitch) = self.setting.strides.of[node.tensor]
+        place = total([term(self.setting.of[node.tensor]), self._rows() * pitch, columns.along("[None, :]")])
+        left_out = constant(float("-inf") if scale > 0 else float("inf"))
+        room = Name("bias_of_all").index(at)
+        body = [
+            st.Let(("at_j",), (self._columns(at),)),
+            st.Copy(held, node.tensor, place, all_of(where), NOTHING, line=node.line),
+            st.Map(held, only(held.to(Word("float32")) * (1.0 / scale), there, left_out)),
+            st.Put(room, held),
+        ]  # with one fence for all of them, so that all loads are on their way at once
+        self.say(st.For("k", ZERO, Number(self.plan.tiles), tuple(body), unrolled=True), st.Fence())
+
+    def _rows(self) -> Term:
+        return self.scope.index(self.plan.own).along("[:, None]")
+
+    def _columns(self, tile: Term) -> Term:
+        side = self.plan.side
+        return tile * side + call("arange", 0, side, call("SliceLayout", 0, self.scope.layout(side)))
+
+    def _exist(self, columns: Name, group: int = 1) -> tuple[list[Term], list[Term]]:
+        """The predicates of the rows of a tile that exist, and of its columns, in whole groups of so many."""
+        if self.setting.even:
+            return [], []
+        queries, keys = (self.setting.size(rng.dim) for rng in (self.plan.own, self.plan.keys.range))
+        end = keys if group == 1 else call("cdiv", keys, group) * group
+        return [self._rows() < queries], [columns.along("[None, :]") < end]
+
+    # A sequence
+
+    def loop(self, node: ir.Loop) -> None:
+        """The sequences that stream past; what is computed for each tile of keys is written one after the other."""
+        number = Name(COPY)
+        with self.apart() as made:
+            self.say(*self._turn(number), st.Wait(filled(self.ring.barrier, Name("slot")), Name("phase")))
+            for each in node.body:
+                if each is self.plan.keys:
+                    self._operands()
+                    self._tiles([*self._unrolled()])
+                    self.say(st.Arrive(freed(self.ring.barrier, Name("slot"))))
+                else:
+                    self.node(each)
+        self.say(st.For(number.id, Name("begin"), Name("end"), tuple(made), of=node))
+
+    def _operands(self) -> None:
+        """Take the rows of a sequence into registers, which all products of it have as left operands, and vectors."""
+        operand = call("DotOperandLayout", 0, self.scope.layout(self.plan.side), 2)
+        for tile, buffer in self.plan.buffers.items():
+            if buffer.down > 1:
+                continue
+            layout, held = self.scope.of_vector(tile.ranges[0]) if buffer.vector else operand, self.values.named(tile)
+            self.say(st.Map(held, buffer.slot("slot").call("load", layout), line=buffer.read.line))
+            self.operands[tile] = held
+            if buffer.vector and buffer.read.tensor in self.setting.logarithms:
+                self.values.mark(tile, base_2=True)
+
+    def _unrolled(self) -> Iterator[Tile]:
+        """The primitives of each tile of keys, whose results are tiles of their own."""
+        nodes = [node for node in self.plan.keys.body if isinstance(node, ir.Compute)]
+        results = {node.target.tile for node in nodes} - {self.plan.sums, self.plan.rows}
+        scores, gradient, product = products(nodes)
+        known = (scores, gradient, product)
+        others = [node for node in nodes if node not in known and not self._is_apart(node)]
+        for number in range(self.plan.tiles):
+            mine = {tile: replace(tile) for tile in results}
+
+            def own_tile(part: ir.Part, mine: dict[ir.Tile, ir.Tile] = mine) -> ir.Part:
+                return mine.get(part, part) if isinstance(part, ir.Tile) else part
+
+            made = [ir.rebuilt(node, own_tile) for node in (scores, gradient, *others, product)]
+            yield Tile(number, made[0], made[1], tuple(made[2:-1]), made[-1])
+
+    def _is_apart(self, node: ir.Compute) -> bool:
+        """Whether a primitive adds a tile of the bias to scores, which begin as it, or dS to dB."""
+        return node.target.tile is self.plan.sums or any(ref.tile is self.plan.bias.tile for ref in ir.refs(node.expr))
+
+    def _tiles(self, made: list[Tile]) -> None:
+        """The tiles of keys; the product of dQ is waited for with the scores of the next tile."""
+        for tile in made:
+            self.tile_now = tile.number
+            self.compute(tile.scores)
+            self.compute(tile.gradient)
+            self.settle(tile.scores.target.tile)
+            for node in tile.others:
+                self.compute(node)
+            self._add(tile)
+            self.compute(tile.product)
+        self.settle(self.plan.rows)
+
+    def _add(self, tile: Tile) -> None:
+        """Add dS to dB, and make it an operand."""
+        left = factors(tile.product).left.tile
+        held = self.values.held(left)
+        self.say(st.Map(self.sums[tile.number], held, more=True, line=tile.product.line))
+        name = Name(self.scope.names.new(f"{left.name}_16"))
+        layout = call("DotOperandLayout", 0, self.scope.layout(self.part.shape[-1]), 2)
+        self.say(st.Let((name.id,), (call("convert_layout", self.values.in_words(held), layout),)))
+        self.operands[left] = name
+
+    def compute(self, node: ir.Compute) -> None:
+        """Compute a tile, once the products that it needs are there.
+
+        dB is named in the wait for the product of dQ: else the compiler adds all tiles at the end of a sequence, and
+        until then keeps what they are made of.
+        """
+        product = isinstance(node.expr, ir.MatMul)
+        if not product:
+            for tile in (node.target.tile, *(ref.tile for ref in ir.refs(node.expr))):
+                self.settle(tile)
+        super().compute(node)
+        if product:
+            of_rows = node.target.tile is self.plan.rows
+            kept = (self.operands[factors(node).left.tile], self.sums[self.tile_now]) if of_rows else ()
+            self.running.append(Issued(node.target.tile, (self.values.held(node.target.tile), *kept), ()))
+
+    def multiply(self, to: Held, onto: Term | None, node: ir.Compute, frame: bool) -> None:
+        """Issue a product with the tile of keys; scores begin as the bias."""
+        expr = factors(node)
+        buffer = self.plan.buffers[expr.right.tile]
+        mine, side = term("w") * self.plan.tiles + self.tile_now, self.plan.side
+        right = buffer.slot(term("slot") * buffer.down + (mine if buffer.rows == side else "w"))
+        if buffer.rows > side:
+            right = right.call("slice", self.tile_now * side, side)
+        if expr.right.transposed:
+            right = right.turned()
+        if node.mode == "new" and expr.left.tile in self.facts.scores:
+            onto = Name("bias_of_all").index(mine).call("load", self.scope.layout(self.plan.side))
+        left = self.operands[expr.left.tile]
+        self.issue(to, left, right, onto, self.scope.length(expr.shape[1]), node.line)
+
+    # What is written
+
+    def write(self, node: ir.Write) -> None:
+        """Write dQ of a sequence, the sum of all warpgroups' parts, or dB."""
+        if node.tile is self.plan.sums:
+            self._write_sums(node)
+            return
+        held, turn, last = self.values.held(node.tile), term(TURN) & 1, self.plan.shares - 1
+        room, w = Name(self.part.room).index(0), term("w")
+        with self.apart() as others:
+            of_others = room.call("load", self.scope.layout(self.part.shape[-1]))
+            self.say(st.Wait(filled(self.part.name, w + 1), turn), st.Map(held, of_others, more=True))
+        free = st.Wait(filled(self.part.name, 0), turn ^ 1)
+        self.say(st.When(w.equals(last), (free,), tuple(others)))
+        with self.apart() as first:
+            self.say(st.Arrive(filled(self.part.name, 0)), *self._address(node))
+            super().write(node)
+        with self.apart() as behind:
+            self.hand(self.part, w, room, held)
+        self.say(st.When(w.equals(0), tuple(first), tuple(behind)))
+
+    def _address(self, node: ir.Write) -> list[st.Statement]:
+        """Where the rows of a sequence's dQ begin."""
+        copy = self.setting.strides.copies[node.tensor]
+        first = term(f"{node.tensor.name}_first")
+        return [st.Let((self.setting.of[node.tensor],), (first + wide(COPY) * copy * WORDS,))]
+
+    def _write_sums(self, node: ir.Write) -> None:
+        """Write dB of each tile of keys: four threads write 8 words of a row, a sector, whole at its end, too."""
+        (_, _, pitch), columns = self.setting.strides.of[node.tensor], Name("at_j")
+        place = total([term(self.setting.of[node.tensor]), self._rows() * pitch, columns.along("[None, :]")])
+        queries, keys = self._exist(columns, WORDS)
+        where = [*queries, *keys]
+        for number, held in enumerate(self.sums):
+            self.say(st.Let(("at_j",), (self._columns(term("w") * self.plan.tiles + number),)))
+            value = held.to(f"{self.setting.of[node.tensor]}.dtype.element_ty")
+            self.say(st.Store(node.tensor, place, value, all_of(where), line=node.line))
+
+
+def _as_in_registers(width: int) -> Items:
+    """Where words of a tile of 64 rows lie in shared memory: those of a thread are next to each other, four at a time.
+
+    A thread of a product has two columns of a row, and of the row 8 behind it, of each 8 columns: with these as the
+    lowest bits of a place, threads read 16 bytes each, one after the other.
+    """
+    columns = [(0, 1 << bit) for bit in range(3, (width - 1).bit_length())]
+    places = [(0, 1), (8, 0), (0, 2), (0, 4), (1, 0), (2, 0), (4, 0), (16, 0), (32, 0), *columns]
+    return Items(tuple(sides(*each) for each in places))

@@ -1,0 +1,1 @@
+"""Programs as Triton kernels on tensor cores: grids, loops, ranges, places and values, as text."""

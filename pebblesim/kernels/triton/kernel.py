@@ -1,0 +1,123 @@
+"""A launch as a Triton kernel, each independent iteration of which is one of its programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from pebblesim.kernels.facts import facts_of
+from pebblesim.kernels.key_ranges import ARGUMENTS
+from pebblesim.kernels.lowering import Lowering
+from pebblesim.kernels.orientation import turned
+from pebblesim.kernels.passes.sinks import numbers_of_sinks
+from pebblesim.kernels.statements import Do, KernelProgram, Let, printed
+from pebblesim.kernels.terms import HOST, Call, Word, call, product, text
+from pebblesim.kernels.triton.copies import parts_of_rows
+from pebblesim.kernels.triton.grid import grid, programs
+from pebblesim.kernels.triton.places import Places
+from pebblesim.kernels.triton.ranges import Scope, Setting
+from pebblesim.kernels.triton.values import Values
+from pebblesim.language import program as ir
+from pebblesim.launches.launches import Launch, blocks, moves
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """A kernel of the text.
+
+    Attributes:
+        name: name of its function.
+        launch: the launch.
+        tensors: names of the tensors whose addresses are its arguments, in order.
+        programs: number of programs for each head, in total over all times it is launched.
+        numbers: names of its other arguments: those for rows around launches before the addresses, sizes and strides
+            behind them.
+        program: its statements.
+    """
+
+    name: str
+    launch: Launch
+    tensors: tuple[str, ...]
+    programs: int
+    numbers: tuple[tuple[str, ...], tuple[str, ...]]
+    program: KernelProgram
+
+
+class Writer:
+    """Makes the program of one kernel, and writes it."""
+
+    def __init__(self, setting: Setting, launch: Launch, name: str) -> None:
+        self._setting, self._launch, self._name = setting, launch, name
+        self._scope = Scope(setting, launch)
+        self._facts = facts_of(setting, launch, turned(ir.walk(launch.block)))
+        self._places = Places(self._scope)
+        self._scope.finer = parts_of_rows(self._scope, self._facts.turned)
+        self._tensors = list(dict.fromkeys(node.tensor for node in moves(launch)))
+
+    @property
+    def describes(self) -> bool:
+        """Whether the kernel has descriptors."""
+        return self._places.describes
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel, of which `text` is the source."""
+        names = tuple(tensor.name for tensor in self._tensors)
+        programs = blocks(self._launch, self._setting.sizes, 1)
+        return Kernel(self._name, self._launch, names, programs, self._numbers, self.program)
+
+    @property
+    def _numbers(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        setting = self._setting
+        behind = (*setting.free, *setting.strides.names(self._tensors), *numbers_of_sinks(self._tensors, self._apart))
+        return self._places.of_rows, behind
+
+    @property
+    def arguments(self) -> list[str]:
+        """Names of its arguments, in order."""
+        tensors = [self._setting.of[tensor] for tensor in self._tensors]
+        before, behind = self._numbers
+        return [*before, *tensors, *(ARGUMENTS if self._scope.ranged else ()), *behind]
+
+    def call(self, options: str) -> list[str]:
+        """The lines that launch it, in `run`."""
+        each = "own, batch" if self._apart else "heads"
+        counts = programs(self._scope)
+        number = text(product(counts), HOST) if counts else "1"
+        return [f"    {self._name}[({number}, {each})]({', '.join(self.arguments)}, {options})"]
+
+    @property
+    def _apart(self) -> bool:
+        """Whether the grid has axes of heads and of batches: their numbers take no registers."""
+        return bool(self._setting.strides.of)
+
+    @cached_property
+    def program(self) -> KernelProgram:
+        """The statements of the kernel."""
+        scope, places = self._scope, self._places
+        head = call("program_id", 1).to(Word("int64"))
+        if self._apart:
+            head = head + call("program_id", 2) * call("num_programs", 1)
+        opening = places.at_head(self._tensors)
+        if self._launch.name in self._setting.early:
+            wait, others = (Call(f"tl.extra.cuda.gdc_{what}", (), own=True) for what in ("wait", "launch_dependents"))
+            opening.append(Do(wait, "for the launch before, of which blocks may still run"))
+            opening.append(Do(others, "earlier, they would crowd where blocks end first"))
+        opening += [*places.descriptors(), *scope.opening(), *grid(scope)]
+        block = Lowering(Values(scope, self._facts), places)
+        block.block()
+        return KernelProgram((Let(("head",), (head,)), *scope.wholes, *opening, *block.made))
+
+    def text(self) -> str:
+        """The source of the kernel."""
+        setting = self._setting
+        of_lengths = () if setting.even else (*self._places.of_rows, *setting.free)
+        of_tensors = self._numbers[1][len(setting.free) :]
+        general = ", ".join(f'"{name}"' for name in (*of_lengths, *of_tensors))
+        return "\n".join(
+            [
+                "@triton.jit" + f"(do_not_specialize=[{general}])" * bool(general),
+                f"def {self._name}({', '.join(self.arguments)}):",
+                *printed(self.program.rows),
+            ]
+        )

@@ -1,0 +1,1 @@
+"""Attention with a bias that is added to scores, and the gradient of the bias."""

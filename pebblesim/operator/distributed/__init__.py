@@ -1,0 +1,1 @@
+"""Attention on many GPUs, each with a part of the tokens."""

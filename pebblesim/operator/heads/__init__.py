@@ -1,0 +1,1 @@
+"""Passes in which the heads that share keys are in parts."""

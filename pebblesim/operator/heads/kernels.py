@@ -1,0 +1,126 @@
+"""Kernels of Triton beside those of a pass whose heads are in parts: copies of keys, numbers in order, and sums.
+
+Only what launches kernels imports it, since it needs Triton.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pebblesim.kernels.strides import WORDS
+from pebblesim.operator.launching.launch import Kernel
+
+TILE = 1024
+"""Words of a matrix that a thread block takes: few, since there are few keys."""
+
+NUMBERS = 4096
+"""Numbers that a thread block puts in order."""
+
+SIDE = tl.constexpr(NUMBERS)
+
+OF_MATRIX = ["rows", "parts", "part", "of_part", "batch_of", "head_of", "row_of"]
+"""Arguments that no kernel is compiled for; strides are multiples of 8 words."""
+
+
+@triton.jit(do_not_specialize=OF_MATRIX)
+def repeats(  # type: ignore[no-untyped-def]
+    x,
+    to,
+    rows,
+    parts,
+    part,
+    of_part,
+    batch_of,
+    head_of,
+    row_of,
+    D: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Write some rows of a head, of D columns, for each part."""
+    head, batch, columns = tl.program_id(1), tl.program_id(2), tl.arange(0, WIDE)
+    i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = (i < rows)[:, None] & (columns < D)[None, :]
+    place = batch.to(tl.int64) * batch_of + head.to(tl.int64) * head_of + i.to(tl.int64) * row_of
+    tile = tl.load(x + (place * 8)[:, None] + columns[None, :], mask=inside)
+    first = (batch * tl.num_programs(1) + head).to(tl.int64) * parts
+    for at in range(parts):
+        to_part = to + (first + at) * part * 8
+        tl.store(to_part + (i.to(tl.int64) * of_part * 8)[:, None] + columns[None, :], tile, mask=inside)
+
+
+@triton.jit(do_not_specialize=OF_MATRIX)
+def sums(  # type: ignore[no-untyped-def]
+    x,
+    to,
+    rows,
+    parts,
+    part,
+    of_part,
+    batch_of,
+    head_of,
+    row_of,
+    D: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Write sums of some rows of all parts of a head, D columns in float32, in the order of the parts."""
+    head, batch, columns = tl.program_id(1), tl.program_id(2), tl.arange(0, WIDE)
+    i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = (i < rows)[:, None] & (columns < D)[None, :]
+    first = (batch * tl.num_programs(1) + head).to(tl.int64) * parts
+    total = tl.zeros([ROWS, WIDE], tl.float32)
+    for at in range(parts):
+        of_one = x + (first + at) * part * 8
+        total += tl.load(of_one + (i.to(tl.int64) * of_part * 8)[:, None] + columns[None, :], mask=inside, other=0.0)
+    place = batch.to(tl.int64) * batch_of + head.to(tl.int64) * head_of + i.to(tl.int64) * row_of
+    tl.store(to + (place * 8)[:, None] + columns[None, :], total.to(to.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["n", "each", "parts"])
+def orders(x, to, n, each, parts):  # type: ignore[no-untyped-def]
+    """Write numbers of each query of a part of the heads, of which a query has `each`."""
+    at, part, group = tl.program_id(0) * SIDE + tl.arange(0, SIDE), tl.program_id(1), tl.program_id(2)
+    inside = at < n * each
+    of_query = (at // each * parts + part) * each + at % each
+    number = tl.load(x + group.to(tl.int64) * n * each * parts + of_query, mask=inside)
+    tl.store(to + (group.to(tl.int64) * parts + part) * n * each + at, number, mask=inside)
+
+
+@cache
+def _kernel(function: Any, d: int, *types: Any) -> Kernel:
+    """The kernel for matrices of these types with d columns."""
+    return Kernel(function)
+
+
+ORDERS = Kernel(orders)
+
+
+def _launch(function: Any, whole: Tensor, of_parts: Tensor, x: Tensor, to: Tensor) -> None:
+    """Launch a kernel over the rows of a matrix of all heads, (batch, heads, n, d), beside that of their parts."""
+    (batch, heads, n, d), wide = whole.shape, triton.next_power_of_2(whole.shape[3])
+    at_once = max(TILE // wide, 1)
+    strides = (each // WORDS for each in (*of_parts.stride()[1:3], *whole.stride()[:3]))
+    made = _kernel(function, d, whole.dtype, of_parts.dtype)
+    numbers = n, of_parts.shape[1] // heads, *strides
+    made[-(-n // at_once), heads, batch](x, to, *numbers, d, at_once, wide, num_warps=4)
+
+
+def repeat(x: Tensor, to: Tensor) -> None:
+    """Write a matrix, (batch, heads, n, d), for each part: (batch, heads · parts, n, d)."""
+    _launch(repeats, x, to, x, to)
+
+
+def add_up(parts: Tensor, to: Tensor) -> None:
+    """Write sums of parts, (batch, heads · parts, n, d) in float32 and in order, to a matrix that kernels can write."""
+    _launch(sums, to, parts, parts, to)
+
+
+def order(x: Tensor, to: Tensor, n: int, each: int, parts: int) -> None:
+    """Write numbers, (groups, n · parts · each), for each part: (groups · parts, n · each)."""
+    ORDERS[-(-n * each // NUMBERS), parts, x.shape[0]](x, to, n, each, parts, num_warps=4)

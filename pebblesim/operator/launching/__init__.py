@@ -1,0 +1,1 @@
+"""Launches of compiled kernels: tensors as kernels take them, memory, descriptors, compilation."""

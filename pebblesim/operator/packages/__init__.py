@@ -1,0 +1,1 @@
+"""Packages of kernels, which need PyTorch and Triton alone."""

@@ -1,0 +1,1 @@
+"""Attention with sinks, and the gradient of the sinks."""
