@@ -18,10 +18,10 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from pebblesim.kernels.gluon import gluon
-from pebblesim.kernels.sequences import SEQUENCES
-from pebblesim.operator import programs_of_bias as programs
-from pebblesim.operator.programs_of_bias import Kernels, Tiling
+from pebblesim.kernels.gluon.gluon import gluon
+from pebblesim.kernels.passes.sequences import SEQUENCES
+from pebblesim.operator.bias import programs
+from pebblesim.operator.bias.programs import Kernels, Tiling
 
 HEADS, N, R, D = 4, 384, 512, 32
 AT_A_TIME = 8
