@@ -173,9 +173,8 @@ def variants(emit):
     v["c0"] = c
     v["c1"] = turns(c, "dK_dV", WAIT, DV, 6, 3, None)
     v["c2"] = turns(c, "dK_dV", WAIT, DK, 6, 3, None)
-    fence = "                fence_async_shared()\n                mbarrier.arrive(Q_i_free"
-    v["c3"] = sub(c, fence, "                mbarrier.arrive(Q_i_free")  # a figure, not a kernel: without the fence
-    v["c4"] = turns(v["c3"], "dK_dV", WAIT, DV, 6, 3, None)
+    gives = "                mbarrier.arrive(Q_i_free"
+    v["c3"] = sub(c, gives, "                fence_async_shared()\n" + gives)  # as it was, with a fence for each tile
     c2 = emit("c", 2, 64, 128, 2)
     v["c5"] = turns(c2, "dK_dV", WAIT, DV, 3, 2, None)
     v["q0"] = q
@@ -191,8 +190,8 @@ def variants(emit):
             new = line.replace("tx", "m_new").replace('"bar.sync ', '"{ .reg .pred p; .reg .f32 f; max.f32 f, $2, $3; setp.leu.f32 p, f, 0f7F800000; @p bar.sync ').replace("mov.b32 $1, $3;", "mov.b32 $1, $3; }")
             t = t.replace(line, new, 1) if "m_new" not in t.split(line)[0][-200:] else t.replace(line, new, 1)
         v[b] = t
-    for a, b in (("c1", "c6"), ("c2", "c7"), ("c4", "c8")):
-        v[b] = named(v[a], "dK_dV", "tile_64")
+    for a, b in (("c1", "c6"), ("c2", "c7"), ("c5", "c8")):
+        v[b] = named(v[a], "dK_dV", "tile_128" if a == "c5" else "tile_64", 2 if a == "c5" else 3)
     return v
 
 

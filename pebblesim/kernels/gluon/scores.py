@@ -78,7 +78,7 @@ class ScoresRoles(PartsRoles):
         if self.kept:
             name, layout = f"{self.rows.name}_kept", call("DotOperandLayout", 0, self.scope.layout(self.ring.rows), 2)
             loaded = Items((self._rows_of(slot).call("load", layout),), round=True)
-            body = (wait, st.Let((name,), (loaded,), more=True), st.Arrive(freed(self.rows.name, slot)))
+            body = (wait, st.Let((name,), (loaded,), more=True), st.Fence(), st.Arrive(freed(self.rows.name, slot)))
             self.say(st.Let((name,), (Items((), round=True),), "in registers"))
             self.say(st.For("k", ZERO, Number(self.kept), body, unrolled=True))
         self.say(st.For("k", Number(self.kept), Number(self.parts), (wait,), unrolled=True))

@@ -8,8 +8,6 @@ loads for it alone; rows of the bias are there until all of them are done with t
 
 from __future__ import annotations
 
-from typing import Any
-
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.gluon.block import ROWS, Block, Buffer, filled, freed
 from pebblesim.kernels.gluon.boxes import HEADS
@@ -183,13 +181,6 @@ class SequencesRoles(Consumer):
             piece = Piece(low, high, complete=True)
             self._iteration(node, piece, Name(number), False)
         self.say(piece.loop(number, made, node))
-
-    def give_back(self, buffer: Buffer, at: Any) -> None:
-        """Give a slot back, behind a fence where threads have read a vector in it: the copy engine fills it again."""
-        with self.apart() as made:
-            super().give_back(buffer, at)
-        vectors = any(each.vector for each in self.plan.together(buffer))
-        self.say(*made[:-1], *[st.Fence()] * vectors, made[-1])
 
     def _take(self, buffer: Buffer) -> None:
         """Bring rows that stay into registers, as a left operand."""
