@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pebblesim.kernels.gluon.gluon import gluon
+from pebblesim.kernels.gluon.sequences import SequencesRoles
 from pebblesim.kernels.passes.sequences import SEQUENCES
 from pebblesim.operator.bias import programs
 from pebblesim.operator.bias.programs import Kernels, Tiling
@@ -27,8 +28,8 @@ HEADS, N, R, D = 4, 384, 512, 32
 AT_A_TIME = 8
 
 
-def emitted(which: str, groups: int = 0, stay: int = 0, stream: int = 0, stages: int = 0) -> str:
-    """The text of a kernel of `attention`."""
+def emitted(which: str, groups: int = 0, stay: int = 0, stream: int = 0, stages: int = 0, free: bool = True) -> str:
+    """The text of a kernel of `attention`; `free`: its warpgroups do not take turns."""
     at = {"o": programs.FORWARD, "c": programs.ACROSS, "q": programs.AT_ONCE}[which]
     made = programs.at_once(N) if which == "q" else programs.STAYING[at]
     if which != "q":
@@ -39,8 +40,11 @@ def emitted(which: str, groups: int = 0, stay: int = 0, stream: int = 0, stages:
     sizes = {"n_q": lengths[0], "n_k": lengths[1], "d_k": D, "d_v": D, **made.tiling.blocks}
     sizes[SEQUENCES] = max(2, made.sequences)
     stages, together = made.tiling.stages, made.sequences
-    program = programs.program(at, made)
-    return gluon(program, sizes, "bfloat16", None, scale=D**-0.5, stages=stages, shared=1, at_once=together).text
+    program, usual = programs.program(at, made), SequencesRoles.in_turn
+    SequencesRoles.in_turn = property(lambda roles: not free and usual.fget(roles))  # type: ignore[method-assign]
+    made_text = gluon(program, sizes, "bfloat16", None, scale=D**-0.5, stages=stages, shared=1, at_once=together).text
+    SequencesRoles.in_turn = usual  # type: ignore[method-assign]
+    return made_text
 
 
 
@@ -160,7 +164,8 @@ def variants(emit):
     o, c, q = emit("o", 3, 64, 128, 2), emit("c", 3, 64, 64, 3), emit("q", 0, 0, 0, 0)
     EXP, PV, DV, DK, MAX, WAIT = "P = gl.exp2", "O_i = warpgroup_mma(P_16", "dV_j = warpgroup_mma(P_16", "dK_j = warpgroup_mma(dS_16", "m_i = gl.exp2", "P = warpgroup_mma_wait(1"
     O = lambda t, tiles=3, groups=3: turns(pinned(t), "flash2_forward", MAX, PV, tiles, groups)
-    v["o0"] = o
+    v["o0"], v["c0"], v["q0"] = o, c, q
+    v["od"], v["cd"] = emit("o", 3, 64, 128, 2, False), emit("c", 3, 64, 64, 3, False)  # as `attention` has them
     v["o1"] = turns(o, "flash2_forward", EXP, PV, 3)  # the maximum within the turn
     v["o2"] = O(o)
     v["o3"] = O(tree(o, 128))
@@ -170,14 +175,12 @@ def variants(emit):
     v["o6"] = O(lazy_sum(o64, 64), 6, 4)
     o2 = emit("o", 2, 64, 128, 3)
     v["o7"] = O(lazy_sum(tree(o2, 128), 128), 3, 2)
-    v["c0"] = c
     v["c1"] = turns(c, "dK_dV", WAIT, DV, 6, 3, None)
     v["c2"] = turns(c, "dK_dV", WAIT, DK, 6, 3, None)
     gives = "                mbarrier.arrive(Q_i_free"
     v["c3"] = sub(c, gives, "                fence_async_shared()\n" + gives)  # as it was, with a fence for each tile
     c2 = emit("c", 2, 64, 128, 2)
     v["c5"] = turns(c2, "dK_dV", WAIT, DV, 3, 2, None)
-    v["q0"] = q
     v["q1"] = turns_of_tiles(q)
     v["q2"] = turns_of_tiles(q, 1)
     v["q3"] = turns_of_tiles(q, -1, False)

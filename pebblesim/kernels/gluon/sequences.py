@@ -3,7 +3,11 @@
 Tiles of 64 rows of each head, and for each tile all sequences that share a bias, are one list, of which each block has
 as many as others, of one or a few tiles. Its warpgroups take turns at the sequences of a tile, and each has a warp that
 loads for it alone; rows of the bias are there until all of them are done with these. The plan is that of
-`gluon_sequences_plan`.
+`sequences_plan`.
+
+Warpgroups take exponentials in turn: each waits behind its row maximum, or in front of the wait for its scores, until
+the one before has issued the product that takes its exponentials. If they were free to, all of them would take
+exponentials at the same time, and then all wait for products.
 """
 
 from __future__ import annotations
@@ -34,11 +38,14 @@ from pebblesim.kernels.triton.loops import Piece
 from pebblesim.kernels.triton.ranges import Setting
 from pebblesim.language import program as ir
 
-TAKEN = "several each all_of_them begin end rows r group batch again at_rows at_columns tile"
+TAKEN = "several each all_of_them begin end rows r group batch again at_rows at_columns tile taken first behind missed"
 """Names of what says which sequences a block has."""
 
 GROUP = Name("w")
 """The number of a warpgroup: of its slots of what stays, too."""
+
+TURNS = Name("turns")
+"""The barriers at which warpgroups wait for their turn at exponentials."""
 
 
 class SequencesRoles(Consumer):
@@ -73,10 +80,11 @@ class SequencesRoles(Consumer):
         """The statements that take shared memory, and make barriers."""
         stays = self.stays
         layout, note = Name(f"order_{stays.side}"), f"line {stays.read.line}: stays for all sequences"
+        turns = [st.Barriers((TURNS.id,), self.plan.warpgroups, (1,))] * self.in_turn
         room = st.Allocate(stays.room, self.kind, (stays.tiles, ROWS, stays.side), layout, note)
         names, groups = [f"{stays.room}_{what}" for what in ("full", "free")], (self.plan.warpgroups,)
         barriers = [st.Barriers((names[0],), 1, groups), st.Barriers((names[1],), 1, groups, names[0])]
-        return [*super().allocated(), room, *barriers]
+        return [*super().allocated(), room, *barriers, *turns]
 
     def addresses(self, setting: Setting, tensors: list[ir.Tensor]) -> list[st.Statement]:
         """Where the rows of a sequence's head begin; the bias has another place for the rows of the block."""
@@ -105,18 +113,15 @@ class SequencesRoles(Consumer):
             st.Let(("turn",), (ONE,), more=True),
             st.Let(("filled",), (high - low,), more=True),
         ]
-        before = term("rows") * several
+        before, in_turn = term("rows") * several, consumes and self.in_turn
+        first, behind = maximum(term("begin") - before, ZERO), minimum(term("end") - before, several)
         of_rows: list[st.Statement] = [
             st.Let(("group", number), (term("rows") // "tiles", term("rows") % "tiles")),
             st.Let(("group", "key_head"), (term("group") // HEADS, term("group") % HEADS)),
             *(self.kept() if consumes else []),
-            st.For(
-                "r",
-                maximum(term("begin") - before, ZERO) + GROUP,
-                minimum(term("end") - before, several),
-                tuple(of_sequence),
-                step=Number(plan.warpgroups),
-            ),
+            *[st.Let(("first", "behind"), (first, behind), "sequences of these rows")] * in_turn,
+            st.For("r", first + GROUP, behind, tuple(of_sequence), step=Number(plan.warpgroups)),
+            *(self._missed() if in_turn else []),
             *[st.Arrive(freed(self.stays.room, 0))] * consumes,
         ]
         return [
@@ -125,6 +130,7 @@ class SequencesRoles(Consumer):
             st.Let(("begin",), (call("program_id", 0) * "each",)),
             st.Let(("end",), (minimum(term("begin") + "each", "all_of_them"),)),
             st.Let(("turn", "filled"), (ZERO, ZERO), "sequences, and slots of each ring, before one"),
+            *[st.Let(("taken",), (ZERO,), "turns")] * (consumes and self.in_turn),
             st.For("rows", term("begin") // several, call("cdiv", "end", several), tuple(of_rows)),
         ]
 
@@ -158,6 +164,29 @@ class SequencesRoles(Consumer):
             st.Wait(full, term("again")),
         ]
 
+    # Turns at exponentials
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether there are warpgroups that wait for one another."""
+        return self.plan.warpgroups > 1
+
+    def _take_turn(self) -> st.Statement:
+        """Wait until the warpgroup before has taken its exponentials; the first one begins."""
+        return st.Wait(TURNS.index(GROUP), (term("taken") & 1) ^ GROUP.equals(0))
+
+    def _pass_turn(self) -> list[st.Statement]:
+        """Let the next warpgroup take exponentials."""
+        following = st.Arrive(TURNS.index((GROUP + 1) % self.plan.warpgroups))
+        return [following, st.Let(("taken",), (ONE,), more=True)]
+
+    def _missed(self) -> list[st.Statement]:
+        """A warpgroup without a sequence, where others have one more, passes its turns on."""
+        (low, high), groups, number = self.scope.limits(), self.plan.warpgroups, term("behind") - "first"
+        mine = call("cdiv", maximum(number - GROUP, ZERO), groups)
+        missed = (call("cdiv", number, groups) - mine) * (high - low)
+        return [st.For("missed", ZERO, missed, (self._take_turn(), *self._pass_turn()))]
+
     # The warp that loads
 
     def staying(self, buffer: Buffer) -> list[st.Statement]:
@@ -188,6 +217,12 @@ class SequencesRoles(Consumer):
         layout = call("DotOperandLayout", 0, self.scope.layout(self.stays.side), 2)
         self.say(st.Let((name.id,), (buffer.slot(GROUP).call("load", layout),), line=buffer.read.line))
 
+    def compute(self, node: ir.Compute) -> None:
+        """Compute a tile: exponentials of scores in turn."""
+        if self.in_turn and node.target.tile is self.stays.scores and isinstance(node.expr, ir.Elementwise):
+            self.say(self._take_turn())
+        super().compute(node)
+
     def multiply(self, to: Held, onto: Term | None, node: ir.Compute, frame: bool) -> None:
         """Issue a product; the scores start from the bias."""
         if node.target.tile is self.stays.scores and onto is None:
@@ -196,6 +231,8 @@ class SequencesRoles(Consumer):
             onto = onto if self.stays.wide else self.over_scale(onto)
             self.values.biased.add(node.target.tile)
         super().multiply(to, onto, node, frame)
+        if self.in_turn and any(ref.tile is self.stays.scores for ref in ir.refs(node.expr)):
+            self.say(*self._pass_turn())
 
     def _in_shared(self, buffer: Buffer, transposed: bool) -> Term:
         """A buffer's slot as an operand; rows that stay are in registers."""
