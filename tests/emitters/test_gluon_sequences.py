@@ -100,10 +100,10 @@ def run(
     own = counted["read", name]
     assert own == groups * heads * n_q * n_k
     tiles, at_once = -(-rows.shape[-2] // 64), how.get("at_once", 3)
-    every = tiles * groups * heads * sequences  # tiles of rows, for each sequence
-    each = max(-(-every // 3), at_once)  # of a block: the card of the interpreter has three multiprocessors
-    again = [at for at in range(each, every, each) if at % sequences]  # a block begins with rows that another one has
-    more = sum(min(64, rows.shape[-2] - 64 * (at // sequences % tiles)) * rows.shape[-1] for at in again)
+    every = groups * heads * sequences
+    each = max(-(-every // max(3 // tiles, 1)), at_once)  # of a block: the interpreter's card has three multiprocessors
+    again = [at for at in range(each, every, each) if at % sequences]  # blocks begin with a head that others have, too
+    more = len(again) * rows.shape[-2] * rows.shape[-1]
     assert words["read", name] == own + more
     words["read", name] = own
     assert +words == +counted

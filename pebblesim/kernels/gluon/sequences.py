@@ -1,9 +1,10 @@
 """The statements of Gluon kernels whose blocks keep rows of a bias while sequences stream past.
 
-Tiles of 64 rows of each head, and for each tile all sequences that share a bias, are one list, of which each block has
-as many as others, of one or a few tiles. Its warpgroups take turns at the sequences of a tile, and each has a warp that
-loads for it alone; rows of the bias are there until all of them are done with these. The plan is that of
-`sequences_plan`.
+All heads, and for each head all sequences that share a bias, are one list, which is cut into as many parts as there are
+multiprocessors for each tile of 64 rows. A block has a tile, and a part of the list: sequences of one or a few heads.
+Blocks of all tiles that have the same part run side by side, so that what one of them reads the others find in L2. Its
+warpgroups take turns at the sequences of a head, and each has a warp that loads for it alone; rows of the bias are there
+until all of them are done with these. The plan is that of `sequences_plan`.
 
 Warpgroups take exponentials in turn: each waits behind its row maximum, or in front of the wait for its scores, until
 the one before has issued the product that takes its exponentials. If they were free to, all of them would take
@@ -38,7 +39,9 @@ from pebblesim.kernels.triton.loops import Piece
 from pebblesim.kernels.triton.ranges import Setting
 from pebblesim.language import program as ir
 
-TAKEN = "several each all_of_them begin end rows r group batch again at_rows at_columns tile taken first behind missed"
+TAKEN = (
+    "several each all_of_them begin end matrix r group batch again at_rows at_columns tile taken first behind missed"
+)
 """Names of what says which sequences a block has."""
 
 GROUP = Name("w")
@@ -71,10 +74,10 @@ class SequencesRoles(Consumer):
         return [
             f"    if triton.cdiv({columns}, {side}) != {tiles}:",
             f'        raise ValueError("these kernels are for {tiles} tiles of {side} columns")',
-            f"    several, all_of_them = {bias}_ptr.shape[1], triton.cdiv({own}, {ROWS}) * heads",
+            f"    several, all_of_them, tiles = {bias}_ptr.shape[1], heads, triton.cdiv({own}, {ROWS})",
             "    units = torch.cuda.get_device_properties(device).multi_processor_count",
-            f"    each = max(triton.cdiv(all_of_them, units), {plan.warpgroups})",
-        ], "triton.cdiv(all_of_them, each), 1"
+            f"    each = max(triton.cdiv(all_of_them, max(units // tiles, 1)), {plan.warpgroups})",
+        ], "tiles, triton.cdiv(all_of_them, each)"
 
     def allocated(self) -> list[st.Room]:
         """The statements that take shared memory, and make barriers."""
@@ -103,7 +106,7 @@ class SequencesRoles(Consumer):
 
     def within_tile(self, body: list[st.Statement]) -> list[st.Statement]:
         """The statements of a role: for each sequence, behind those that find the rows and, in warpgroups, the bias."""
-        plan, number, several = self.plan, self.number.id, Name("several")
+        plan, several = self.plan, Name("several")
         consumes = any(isinstance(each, st.Issue) for each in st.within(body))
         low, high = self.scope.limits()
         of_sequence = [
@@ -113,25 +116,23 @@ class SequencesRoles(Consumer):
             st.Let(("turn",), (ONE,), more=True),
             st.Let(("filled",), (high - low,), more=True),
         ]
-        before, in_turn = term("rows") * several, consumes and self.in_turn
+        before, in_turn = term("matrix") * several, consumes and self.in_turn
         first, behind = maximum(term("begin") - before, ZERO), minimum(term("end") - before, several)
         of_rows: list[st.Statement] = [
-            st.Let(("group", number), (term("rows") // "tiles", term("rows") % "tiles")),
-            st.Let(("group", "key_head"), (term("group") // HEADS, term("group") % HEADS)),
+            st.Let(("group", "key_head"), (term("matrix") // HEADS, term("matrix") % HEADS)),
             *(self.kept() if consumes else []),
-            *[st.Let(("first", "behind"), (first, behind), "sequences of these rows")] * in_turn,
+            *[st.Let(("first", "behind"), (first, behind), "sequences of this head")] * in_turn,
             st.For("r", first + GROUP, behind, tuple(of_sequence), step=Number(plan.warpgroups)),
             *(self._missed() if in_turn else []),
             *[st.Arrive(freed(self.stays.room, 0))] * consumes,
         ]
         return [
             *self.scope.opening(),
-            st.Let(("tiles",), (self.scope.count(plan.own),)),
-            st.Let(("begin",), (call("program_id", 0) * "each",)),
+            st.Let((self.number.id, "begin"), (call("program_id", 0), call("program_id", 1) * "each")),
             st.Let(("end",), (minimum(term("begin") + "each", "all_of_them"),)),
             st.Let(("turn", "filled"), (ZERO, ZERO), "sequences, and slots of each ring, before one"),
             *[st.Let(("taken",), (ZERO,), "turns")] * (consumes and self.in_turn),
-            st.For("rows", term("begin") // several, call("cdiv", "end", several), tuple(of_rows)),
+            st.For("matrix", term("begin") // several, call("cdiv", "end", several), tuple(of_rows)),
         ]
 
     def kept(self) -> list[st.Statement]:
@@ -154,7 +155,7 @@ class SequencesRoles(Consumer):
             st.Let(("at_columns",), (term("tile") * stays.side + indices[1],)),
             *st.put(Name(stays.room).index("tile"), kept),
         ]
-        full, again = filled(stays.room, 0), (term("rows") - term("begin") // "several") & 1
+        full, again = filled(stays.room, 0), (term("matrix") - term("begin") // "several") & 1
         return [
             st.Let(("again",), (again,)),
             st.Wait(freed(stays.room, 0), term("again") ^ 1),
