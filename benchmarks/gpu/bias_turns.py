@@ -25,10 +25,11 @@ from pebblesim.operator.bias import programs
 from pebblesim.operator.bias.programs import Kernels, Tiling
 
 HEADS, N, R, D = 4, 384, 512, 32
+LAYERS = {"": (4, 384, 512), "8": (16, 768, 64)}
 AT_A_TIME = 8
 
 
-def emitted(which: str, groups: int = 0, stay: int = 0, stream: int = 0, stages: int = 0, free: bool = True) -> str:
+def emitted(which: str, groups: int = 0, stay: int = 0, stream: int = 0, stages: int = 0, free: bool = True, n: int = N) -> str:
     """The text of a kernel of `attention`; `free`: its warpgroups do not take turns."""
     at = {"o": programs.FORWARD, "c": programs.ACROSS, "q": programs.AT_ONCE}[which]
     made = programs.at_once(N) if which == "q" else programs.STAYING[at]
@@ -36,7 +37,7 @@ def emitted(which: str, groups: int = 0, stay: int = 0, stream: int = 0, stages:
         blocks = dict(zip(made.tiling.blocks, (stay, stream), strict=True))
         made = Kernels(Tiling(made.tiling.schedule, blocks, 4, stages, gluon=True), groups)
     lengths = [2**14] * 2
-    lengths[0 if which == "c" else 1] = N
+    lengths[0 if which == "c" else 1] = n
     sizes = {"n_q": lengths[0], "n_k": lengths[1], "d_k": D, "d_v": D, **made.tiling.blocks}
     sizes[SEQUENCES] = max(2, made.sequences)
     stages, together = made.tiling.stages, made.sequences
@@ -158,43 +159,41 @@ def turns_of_tiles(q, order=-1, early=True):
     return t
 
 
+def freed_once(q):
+    """The first warpgroup alone frees a slot: it has the parts of the others, who are then done with it."""
+    t = sub(q, "    dO_i_free = barriers(2, 3)", "    dO_i_free = barriers(2, 1)")
+    gives = "        mbarrier.arrive(dO_i_free.index(slot), count=1)\n"
+    t = sub(t, gives, "")
+    first = "            mbarrier.arrive(dQ_part_full.index(0), count=1)\n"
+    return sub(t, first, first + "    " + gives)
+
+
+def synced(q):
+    """Threads wait for each other in front of the loop, and not in each iteration, before they read the bias."""
+    return sub(q, "    for r in range(begin, end):\n        turn = r - begin\n        slot, phase = turn % 2, (turn // 2) & 1\n        mbarrier.wait(dO_i_full",
+               "    gl.thread_barrier()\n    for r in range(begin, end):\n        turn = r - begin\n        slot, phase = turn % 2, (turn // 2) & 1\n        mbarrier.wait(dO_i_full")
+
+
 def variants(emit):
-    """`emit(which, groups, stay, stream, stages)`: the text of a kernel."""
+    """Texts by name: "o", "c" or "q", and behind it what it is; with "8", for 768 tokens, 16 heads and 64 sequences."""
     v = {}
-    o, c, q = emit("o", 3, 64, 128, 2), emit("c", 3, 64, 64, 3), emit("q", 0, 0, 0, 0)
-    EXP, PV, DV, DK, MAX, WAIT = "P = gl.exp2", "O_i = warpgroup_mma(P_16", "dV_j = warpgroup_mma(P_16", "dK_j = warpgroup_mma(dS_16", "m_i = gl.exp2", "P = warpgroup_mma_wait(1"
-    O = lambda t, tiles=3, groups=3: turns(pinned(t), "flash2_forward", MAX, PV, tiles, groups)
-    v["o0"], v["c0"], v["q0"] = o, c, q
-    v["od"], v["cd"] = emit("o", 3, 64, 128, 2, False), emit("c", 3, 64, 64, 3, False)  # as `attention` has them
-    v["o1"] = turns(o, "flash2_forward", EXP, PV, 3)  # the maximum within the turn
-    v["o2"] = O(o)
-    v["o3"] = O(tree(o, 128))
-    v["o4"] = O(lazy_sum(tree(o, 128), 128))
-    v["o5"] = lazy_sum(tree(o, 128), 128)
-    o64 = emit("o", 4, 64, 64, 3)
-    v["o6"] = O(lazy_sum(o64, 64), 6, 4)
-    o2 = emit("o", 2, 64, 128, 3)
-    v["o7"] = O(lazy_sum(tree(o2, 128), 128), 3, 2)
-    v["c1"] = turns(c, "dK_dV", WAIT, DV, 6, 3, None)
-    v["c2"] = turns(c, "dK_dV", WAIT, DK, 6, 3, None)
-    gives = "                mbarrier.arrive(Q_i_free"
-    v["c3"] = sub(c, gives, "                fence_async_shared()\n" + gives)  # as it was, with a fence for each tile
-    c2 = emit("c", 2, 64, 128, 2)
-    v["c5"] = turns(c2, "dK_dV", WAIT, DV, 3, 2, None)
-    v["q1"] = turns_of_tiles(q)
-    v["q2"] = turns_of_tiles(q, 1)
-    v["q3"] = turns_of_tiles(q, -1, False)
-    v["q4"] = named(v["q3"], "dQ_dB", "tile_32")
-    for a, b in (("o2", "o8"), ("o4", "o9"), ("o7", "o10")):
-        v[b] = named(v[a], "flash2_forward", "tile_128", 2 if a == "o7" else 3)
-    for a, b in (("o8", "o11"), ("o9", "o12"), ("o10", "o13")):  # the maximum is there before the turn
-        t = v[a]
-        for line in [x for x in t.splitlines(keepends=True) if re.match(r"                tx = turn_of\(w, .bar.sync", x)]:
-            new = line.replace("tx", "m_new").replace('"bar.sync ', '"{ .reg .pred p; .reg .f32 f; max.f32 f, $2, $3; setp.leu.f32 p, f, 0f7F800000; @p bar.sync ').replace("mov.b32 $1, $3;", "mov.b32 $1, $3; }")
-            t = t.replace(line, new, 1) if "m_new" not in t.split(line)[0][-200:] else t.replace(line, new, 1)
-        v[b] = t
-    for a, b in (("c1", "c6"), ("c2", "c7"), ("c5", "c8")):
-        v[b] = named(v[a], "dK_dV", "tile_128" if a == "c5" else "tile_64", 2 if a == "c5" else 3)
+    for at, n in (("", 384), ("8", 768)):
+        def of(which, *how, turns=False, n=n):
+            return emit(which, *how, free=not turns, n=n)
+        v[f"o{at}"], v[f"o{at}t"] = of("o", 3, 64, 128, 2), of("o", 3, 64, 128, 2, turns=True)
+        v[f"c{at}"], v[f"c{at}t"] = of("c", 3, 64, 64, 3), of("c", 3, 64, 64, 3, turns=True)
+        v[f"o{at}l"] = lazy_sum(tree(v[f"o{at}"], 128), 128)
+        v[f"o{at}lt"] = lazy_sum(tree(v[f"o{at}t"], 128), 128)
+        for name, how in (("4x64", (4, 64, 64, 3)), ("3x64", (3, 64, 64, 3)), ("2x128", (2, 64, 128, 3))):
+            v[f"o{at}_{name}"] = of("o", *how)
+            if at == "":
+                v[f"o_{name}t"] = of("o", *how, turns=True)
+        for name, how in (("2x128", (2, 64, 128, 2)), ("2x64", (2, 64, 64, 4)), ("4x32", (4, 64, 32, 4)), ("3x64s2", (3, 64, 64, 2))):
+            v[f"c{at}_{name}"] = of("c", *how)
+        v[f"c{at}_2x128t"] = of("c", 2, 64, 128, 2, turns=True)
+        v[f"c{at}f"] = sub(v[f"c{at}"], "                mbarrier.arrive(Q_i_free", "                fence_async_shared()\n                mbarrier.arrive(Q_i_free")
+    q = emit("q")
+    v["q"], v["qf"], v["qs"], v["qfs"] = q, freed_once(q), synced(q), synced(freed_once(q))
     return v
 
 
@@ -236,15 +235,16 @@ def loaded(name: str, text: str, folder: Path) -> Any:
     return module
 
 
-def usual(torch: Any, texts: dict[str, str], folder: Path) -> tuple[Layer, dict[str, dict[str, Any]]]:
-    """The layer with L and v, and the results of the kernels of `attention`, which variants are to have."""
-    layer, whole = Layer(torch), {}
-    made = layer.run(loaded("o0", texts["o0"], folder), "o")[0]()
+def usual(torch: Any, at: str, texts: dict[str, str], folder: Path) -> tuple[Layer, dict[str, dict[str, Any]]]:
+    """A layer with L and v, and the results that variants are to have."""
+    heads, n, sequences = LAYERS[at]
+    layer, whole = Layer(torch, heads, n, sequences), {}
+    made = layer.run(loaded(f"o{at}", texts[f"o{at}"], folder), "o")[0]()
     layer.L = made["L"]
     layer.v = (layer.dO.float() * made["O"].float()).sum(-1).reshape(-1, layer.Q.shape[2]).contiguous()
     whole["o"] = made
-    for which in "cq":
-        whole[which] = layer.run(loaded(f"{which}0", texts[f"{which}0"], folder), which)[0]()
+    for which in "cq" if at == "" else "c":
+        whole[which] = layer.run(loaded(f"{which}{at}", texts[f"{which}{at}"], folder), which)[0]()
     return layer, whole
 
 
@@ -308,27 +308,37 @@ def main() -> None:
     import torch
 
     if asked.compile:
-        layer = Layer(torch, sequences=8)
-        layer.L = layer.v = torch.zeros(8 * HEADS, N, device="cuda")
-        layer.parts = 1
         for name in names:
+            heads, n, _ = LAYERS["8" if name[1:2] == "8" else ""]
+            layer = Layer(torch, heads, n, 8)
+            layer.L = layer.v = torch.zeros(8 * heads, n, device="cuda")
+            layer.parts = 1
             layer.run(loaded(f"{name}_warm", texts[name], asked.output), name[0])[0]()
         torch.cuda.synchronize()
         return
     path = asked.output / "turns.jsonl"
     done = {json.loads(line)["variant"] for line in path.read_text().splitlines()} if path.exists() else set()
     names = [name for name in names if asked.once or name not in done]
+    names.sort(key=lambda name: name[1:2] == "8")
     if not asked.once:
-        warmed([*{*names, "o0", "c0", "q0"}], asked.output)
+        warmed([*{*names, "o", "c", "q", "o8", "c8"}], asked.output)
     print(f"{time.monotonic() - began:6.1f} s compiled", flush=True)
-    layer, whole = usual(torch, texts, asked.output)
+    of_layers = {}
     if asked.once:
         for name in names:
-            layer.run(loaded(name, texts[name], asked.output), name[0])[0]()
+            at = "8" if name[1:2] == "8" else ""
+            of_layers.setdefault(at, None)
+            if of_layers[at] is None:
+                of_layers[at] = usual(torch, at, texts, asked.output)
+            of_layers[at][0].run(loaded(name, texts[name], asked.output), name[0])[0]()
             torch.cuda.synchronize()
         return
     for name in names:
         try:
+            at = "8" if name[1:2] == "8" else ""
+            if at not in of_layers:
+                of_layers[at] = usual(torch, at, texts, asked.output)
+            layer, whole = of_layers[at]
             made = row(torch, name, texts[name], asked.output, layer, whole)
         except Exception as error:  # a variant that does not run is a row, too
             made = {"variant": name, "error": str(error)[-300:]}
