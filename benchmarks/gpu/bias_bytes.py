@@ -25,7 +25,7 @@ from profiler import under_profiler
 from pebblesim.kernels.tables import moved_words
 from pebblesim.kernels.words import moved_bytes
 from pebblesim.launches.launches import launches
-from pebblesim.operator.bias import bias as kernels, programs
+from pebblesim.operator.bias import bias as kernels, pairs, programs
 
 METRICS = {"l1tex__m_xbar2l1tex_read_bytes.sum": "read", "l1tex__m_l1tex2xbar_write_bytes.sum": "written"}
 SCALE = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
@@ -84,7 +84,7 @@ class Layer(NamedTuple):
         b = torch.randn(1, 1, self.heads, self.n, self.n, device="cuda", dtype=torch.bfloat16)
         out = torch.empty_like(q)
         made, dB = tuple(map(torch.empty_like, (q, k, v))), torch.empty_like(b)
-        asked = kernels.Limits(self.sequences, None, None, False, self.d**-0.5)
+        asked = pairs.Limits(self.sequences, None, None, False, self.d**-0.5)
         one = patch.multiple(
             kernels,
             _parts=lambda *given: 1,

@@ -72,7 +72,7 @@ def measured(torch: Any, asked: argparse.Namespace, began: float) -> None:
     from bias_tiles import passes
     from timing import by_kernel
 
-    from pebblesim.operator.bias import bias as kernels
+    from pebblesim.operator.bias import bias as kernels, pairs
     from pebblesim.operator.launching import compiling
 
     modules = {tried: module_of(tried) for tried in TRIED}
@@ -80,7 +80,7 @@ def measured(torch: Any, asked: argparse.Namespace, began: float) -> None:
         normal = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
         q, k, v, dO = (normal(sequences, heads, n, D) for _ in range(4))
         b, out = normal(1, 1, heads, n, n), torch.empty_like(q)
-        limits = kernels.Limits(sequences, None, None, False, D**-0.5)
+        limits = pairs.Limits(sequences, None, None, False, D**-0.5)
         lse = kernels.forward(q, k, v, b, None, out, limits)
         true = tuple(map(torch.empty_like, (q, k, v)))
         kernels.backward(dO, None, q, k, v, b, out, lse, None, true, None, limits)
@@ -105,10 +105,10 @@ def judged(torch: Any, call: Callable[[], tuple[Any, ...]], true: tuple[Any, ...
 
     try:
         found, again = call(), call()
-        pairs = zip(found, true, strict=True)
+        both = zip(found, true, strict=True)
         return {
             "same_bits": all(map(torch.equal, found, again)),
-            "from_usual": [float((mine.float() - its.float()).norm() / its.float().norm()) for mine, its in pairs],
+            "from_usual": [float((mine.float() - its.float()).norm() / its.float().norm()) for mine, its in both],
             "kernels": by_kernel(torch, call),
         }
     except Exception as error:

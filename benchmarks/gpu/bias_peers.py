@@ -104,7 +104,7 @@ def _with_atomics() -> Any:
     """Our kernels of one sequence at a time, in tiles of 64 x 64, with dB added up in memory by the kernel of dQ."""
     import torch
 
-    from pebblesim.operator.bias import bias as kernels, programs
+    from pebblesim.operator.bias import bias as kernels, launches, pairs, programs
 
     alone = {("16 bits", 64): programs.tilings(*[(1, 64, 64, 4, 3)] * 4)}
 
@@ -122,7 +122,7 @@ def _with_atomics() -> Any:
     class Passes(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, q: Any, k: Any, v: Any, b: Any) -> Any:
-            ctx.asked = kernels.Limits(q.shape[0], None, None, False, q.shape[-1] ** -0.5)
+            ctx.asked = pairs.Limits(q.shape[0], None, None, False, q.shape[-1] ** -0.5)
             out = torch.empty_like(q)
             with patch.object(programs, "TILINGS", alone):
                 lse = kernels.forward(q, k, v, b[None], None, out, ctx.asked)
@@ -135,12 +135,12 @@ def _with_atomics() -> Any:
             dB = torch.zeros(b.shape[1:], dtype=torch.float32, device=b.device)
             made = tuple(map(torch.empty_like, (q, k, v)))
             with patch.object(programs, "TILINGS", alone):
-                pairs = kernels._met(q, k, v, b[None], None, ctx.asked, True)
+                met = pairs.meet(q, k, v, b[None], None, ctx.asked, True)
                 L, dO, scale = lse.flatten(0, 1), dO.contiguous(), ctx.asked.scale
                 run = module(q.shape[2], scale, str(q.dtype).removeprefix("torch.")).run
-                sums = run(dB, q, k, v, dO, out, L, pairs.bias, results={"dQ": made[0]})["v"]
-                given = {"Q": q, "K": k, "V": v, "dO": dO, "L": L, "bias_T": pairs.transposed, "v": sums}
-                kernels._run(programs.ACROSS, pairs, scale, given, dict(zip(("dK", "dV"), made[1:], strict=True)))
+                sums = run(dB, q, k, v, dO, out, L, met.bias, results={"dQ": made[0]})["v"]
+                given = {"Q": q, "K": k, "V": v, "dO": dO, "L": L, "bias_T": met.transposed, "v": sums}
+                launches.run(programs.ACROSS, met, given, dict(zip(("dK", "dV"), made[1:], strict=True)))
             return *made, dB.to(b.dtype)[None]
 
     return Passes

@@ -41,7 +41,7 @@ def rows(torch: Any) -> Any:
     from bias_tiles import passes
     from timing import by_kernel
 
-    from pebblesim.operator.bias import bias as kernels, programs
+    from pebblesim.operator.bias import bias as kernels, pairs, programs
     from pebblesim.operator.launching import compiling
 
     def layer(n: int, heads: int, sequences: int) -> Any:
@@ -51,7 +51,7 @@ def rows(torch: Any) -> Any:
             normal(sequences, heads, n, D),
             normal(1, 1, heads, n, n),
         )
-        return x, b, dO, kernels.Limits(sequences, None, None, False, D**-0.5)
+        return x, b, dO, pairs.Limits(sequences, None, None, False, D**-0.5)
 
     if compiling.can():
         with compiling.together():
@@ -78,7 +78,7 @@ def rows(torch: Any) -> Any:
 
 def bits(torch: Any, times: int) -> Any:
     """Yield for some layers how often of so many times each result has the bits of the first time."""
-    from pebblesim.operator.bias import bias as kernels, programs
+    from pebblesim.operator.bias import bias as kernels, pairs, programs
 
     for n, heads, sequences in ((256, 8, 64), (128, 4, 512), (384, 4, 512)):
         normal = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
@@ -87,7 +87,7 @@ def bits(torch: Any, times: int) -> Any:
             normal(sequences, heads, n, D),
             normal(1, 1, heads, n, n),
         )
-        asked = kernels.Limits(sequences, None, None, False, D**-0.5)
+        asked = pairs.Limits(sequences, None, None, False, D**-0.5)
         for how in ("everywhere", "nowhere"):
             forced(programs, kernels, how)
             first = gradients(torch, kernels, x, b, dO, asked)

@@ -86,7 +86,7 @@ def tuned(torch: Any, d: int, wide: bool) -> Iterator[dict[str, Any]]:
     """Times of each kernel with other tiles."""
     from timing import by_kernel
 
-    from pebblesim.operator.bias import bias as kernels, programs
+    from pebblesim.operator.bias import pairs, programs
     from pebblesim.operator.launching import compiling
 
     n, heads, sequences = 384, 4, 512
@@ -94,7 +94,7 @@ def tuned(torch: Any, d: int, wide: bool) -> Iterator[dict[str, Any]]:
     q, k, v, dO = (normal(sequences, heads, n, d) for _ in range(4))
     b = normal(1, 1, heads, n, n)
     b = b.float() if wide else b
-    asked = kernels.Limits(sequences, None, None, False, d**-0.5)
+    asked = pairs.Limits(sequences, None, None, False, d**-0.5)
     original = dict(programs.TILINGS)
     both = partial(passes, torch, (q, k, v), b, dO, asked)
     key = next(each for each in original if each[0] == "16 bits" and d <= each[1])

@@ -92,6 +92,7 @@ class Domain:
         rows: most rows of queries; 0 for any number.
         alone: block of keys of which none may be without a query; "" for a single key, None if all may.
         copied: whether the copy engine of Hopper brings its tiles, by Gluon: rows of whole groups of 16 bytes.
+        scale: the factor of scores is above it, where the copy engine brings tiles.
     """
 
     dtypes: tuple[str, ...] = ("bfloat16", "float16")
@@ -106,6 +107,7 @@ class Domain:
     rows: int = 0
     alone: str | None = ""
     copied: bool = False
+    scale: float = 0.0
 
     def refusal(self, call: Call, blocks: Mapping[str, int] | None = None) -> Refusal | None:
         """Why a call is outside; None if it is inside.
@@ -160,8 +162,8 @@ class Domain:
 
     def _not_on(self, call: Call) -> Refusal | None:
         """Why it does not run on the card of a call, with its matrices and the Triton there."""
-        if self.copied and (call.scale <= 0 or call.words >= FAR or call.repeated):
-            known = f"scales above 0, and heads of less than {FAR:,} words, each of them in one place"
+        if self.copied and (call.scale <= self.scale or call.words >= FAR or call.repeated):
+            known = f"scales above {self.scale:.3g}, and heads of less than {FAR:,} words, each of them in one place"
             return Refusal(f"they take {known}")
         if call.capability != HOPPER if self.copied else call.capability and float(call.capability) < OLDEST:
             needed = HOPPER if self.copied else f"{OLDEST} or more"
@@ -185,6 +187,9 @@ LATENT = replace(GLUON, masks=(NoneType,), sides={"d_r": (LEAST_SIDE, ROWS)}, sh
 
 STORED = replace(GLUON, shared=2**15)
 """Kernels with tables of pairs: the heads of a position may be rows of several tiles."""
+
+STREAMED = replace(GLUON, masks=(NoneType,), widths=(1, 32), shared=1, scale=2.0**-64)
+"""Kernels past whose rows of a bias sequences stream: these rows are divided by the scale, in float32."""
 
 OF_TRITON = dict.fromkeys(
     ("flash2-forward", "flash-decoding", "flash-decoding-blocked", "backward-two-pass-blocked", "dS-stored-blocked"),

@@ -20,11 +20,20 @@ from hypothesis import given, settings, strategies as st  # noqa: E402
 from judged_attention import refused  # noqa: E402
 from tensors import close  # noqa: E402
 
+from pebblesim.advice.cards import card  # noqa: E402
 from pebblesim.gpu.torch import attention  # noqa: E402
 from pebblesim.kernels.passes.bias_stays import OF_PART  # noqa: E402
 from pebblesim.kernels.tables import moved_words  # noqa: E402
-from pebblesim.operator.bias import bias as kernels, operators as operators_of_bias, programs as programs_of_bias  # noqa: E402
-from pebblesim.operator.bias.bias import Limits, in_groups  # noqa: E402
+from pebblesim.operator.bias import (  # noqa: E402
+    bias as kernels,
+    gradient,
+    launches,
+    operators as operators_of_bias,
+    pairs as pairs_of_call,
+    programs as programs_of_bias,
+)
+from pebblesim.operator.bias.bias import in_groups  # noqa: E402
+from pebblesim.operator.bias.pairs import Limits  # noqa: E402
 from pebblesim.operator.bias.programs import (  # noqa: E402
     ACROSS,
     AT_ONCE,
@@ -129,12 +138,12 @@ def by_interpreter(patch: Any) -> Iterator[None]:
     """Meanwhile kernels of small tiles are run by the interpreter, in new memory that holds NaN."""
     patch.setattr(programs_of_bias, "TILINGS", {("16 bits", 128): SMALL, ("32 bits", 128): SMALL})
     patch.setattr(launching, "module_of", module_of)
-    patch.setattr(kernels, "multiprocessors", lambda device: 1)
-    kernels._loaded.cache_clear()
+    patch.setattr(pairs_of_call, "multiprocessors", lambda device: 1)
+    launches._loaded.cache_clear()
     WORDS.clear()
     with fresh.filled(nan):
         yield
-    kernels._loaded.cache_clear()
+    launches._loaded.cache_clear()
 
 
 def module_of(text: str) -> Any:
@@ -238,7 +247,7 @@ def test_kernels_with_a_bias_that_heads_rows_or_columns_share(interpreted: None,
 @pytest.mark.parametrize("form", ["of all", "of groups"])
 def test_sums_of_parts_of_the_sequences(interpreted: None, form: str, monkeypatch: Any) -> None:
     """Two parts of one sequence each, and one of the rest."""
-    monkeypatch.setattr(kernels, "_parts", lambda *given: 2)
+    monkeypatch.setattr(gradient, "_parts", lambda *given: 2)
     judge(form, 33, 18, d=16, d_v=16)
 
 
@@ -326,7 +335,7 @@ def test_kernels_of_words_of_16_bits(interpreted: None, dtype: Any) -> None:
 @pytest.mark.parametrize(("form", "parts"), [("of all", 1), ("of groups", 1), ("of places", 1), ("of all", 2)])
 def test_kernels_move_the_words_that_are_counted(interpreted: None, form: str, parts: int, monkeypatch: Any) -> None:
     """To the word, of each tensor: the bias once for each tile of scores, but in the kernel of dB, which keeps it."""
-    monkeypatch.setattr(kernels, "_parts", lambda *given: parts)
+    monkeypatch.setattr(gradient, "_parts", lambda *given: parts)
     n_q, n_k, heads = 37, 21, 2
     judge(form, n_q, n_k, d=16, d_v=16)
     batch, shared = FORMS[form]
@@ -363,32 +372,32 @@ def test_dQ_and_dB_by_one_kernel(
 ) -> None:
     """In parts of the sequences, and of the keys: no other kernel of dQ and dB is launched, and words are counted."""
     monkeypatch.setattr(kernels, "_at_once", lambda *given: True)
-    monkeypatch.setattr(kernels, "_parts", lambda *given: parts)
+    monkeypatch.setattr(gradient, "_parts", lambda *given: parts)
     monkeypatch.setattr(programs_of_bias, "MOST_KEYS", most)
     n_q, n_k, heads = 37, 139, 2
     launched = Counter[int]()
-    run = kernels._run
+    run = launches.run
 
     def counting(which: int, *given: Any) -> Any:
         launched[which] += 1
         return run(which, *given)
 
-    monkeypatch.setattr(kernels, "_run", counting)
+    monkeypatch.setattr(launches, "run", counting)
     judge(form, n_q, n_k, d=16, d_v=16, dtype=torch.float16, tolerance=2e-2, sides=sides)
-    (batches, groups), launches = ((3, 1) if form == "of all" else (6, 2)), -(-n_k // most)
+    (batches, groups), number = ((3, 1) if form == "of all" else (6, 2)), -(-n_k // most)
     across = ACROSS if sides[1] else OF_KEYS
-    assert launched == {FORWARD: 1, OF_V: 1, across: 1, AT_ONCE: launches * (groups if parts > 1 else 1)}
+    assert launched == {FORWARD: 1, OF_V: 1, across: 1, AT_ONCE: number * (groups if parts > 1 else 1)}
     if all(sides):
         pairs = heads * n_q * n_k
         assert WORDS["read", "bias"] == pairs * (batches + groups * min(parts, batches // groups))
         assert WORDS["written", "dB"] == heads * n_q * -(-n_k // 8) * 8 * groups * parts  # rows of whole groups of 8
-        assert WORDS["written", "dQ"] == heads * n_q * 16 * batches * launches
+        assert WORDS["written", "dQ"] == heads * n_q * 16 * batches * number
 
 
 @pytest.fixture
 def staying(interpreted: None, monkeypatch: Any) -> None:
     """Kernels in which rows of the bias stay, for a few sequences and any number of columns."""
-    monkeypatch.setattr(kernels, "hopper", lambda device: True)
+    monkeypatch.setattr(pairs_of_call, "card_of", lambda device: card("H200"))
     monkeypatch.setattr(programs_of_bias, "FEWEST_STAYING", dict.fromkeys((FORWARD, ACROSS), 0.0))
     monkeypatch.setattr(programs_of_bias, "MOST_BESIDE", 200.0)
 
@@ -435,24 +444,31 @@ def met(n: int, sequences: int, heads: int = 4, d: int = 32, **how: Any) -> Any:
     q = torch.empty(sequences, heads, n, d, dtype=dtype) if how.get("own", True) else q
     asked = Limits(how.get("inner", sequences), *limits, scale)
     groups = sequences // asked.inner
-    return kernels._met(q, q, q, torch.empty(groups, 1, heads, n, n, dtype=dtype), None, asked, True), [q]
+    return pairs_of_call.meet(q, q, q, torch.empty(groups, 1, heads, n, n, dtype=dtype), None, asked, True), [q]
 
 
 def test_which_kernels_a_call_gets(monkeypatch: Any) -> None:
     """Rows of the bias stay on Hopper where there are enough sequences, and nothing that these kernels do not have."""
-    monkeypatch.setattr(kernels, "multiprocessors", lambda device: 132)
+    monkeypatch.setattr(pairs_of_call, "multiprocessors", lambda device: 132)
 
     def kinds(*given: Any, **how: Any) -> list[bool]:
         pairs, matrices = met(*given, **how)
         return [pairs.kernels(which, matrices).tiling.gluon for which in (FORWARD, ACROSS, OF_QUERIES)]
 
     assert kinds(384, 256) == [False] * 3  # the CPU is no Hopper card
-    monkeypatch.setattr(kernels, "hopper", lambda device: True)
+    monkeypatch.setattr(pairs_of_call, "card_of", lambda device: card("H200"))
     assert kinds(384, 256) == kinds(371, 256) == kinds(128, 512) == [True, True, False]
     assert kinds(320, 256) == [False, True, False]  # columns of the last tile of 128 that do not exist
     assert kinds(384, 128) == kinds(768, 64) == [False, True, False]
     assert kinds(384, 64) == kinds(384, 128, 1) == kinds(896, 64) == [False] * 3
-    for how in ({"d": 64}, {"dtype": torch.float32}, {"scale": -0.2}, {"limits": (None, 0, False)}, {"inner": 1}):
+    for how in (
+        {"d": 64},
+        {"dtype": torch.float32},
+        {"scale": -0.2},
+        {"scale": 2.0**-65},
+        {"limits": (None, 0, False)},
+        {"inner": 1},
+    ):
         assert kinds(384, 256, **how) == [False] * 3
     assert kinds(384, 256, own=False) == [False] * 3  # sequences that share a query
 
@@ -484,7 +500,7 @@ def test_drawn_kernels(data: Any, form: str, n_q: int, n_k: int) -> None:
     widths = {name: data.draw(st.integers(1, 40)) for name in ("d", "d_v")}
     parts = data.draw(st.integers(1, 3))
     with pytest.MonkeyPatch.context() as patch, by_interpreter(patch):
-        patch.setattr(kernels, "_parts", lambda pairs, groups, sequences, _: min(parts, sequences))
+        patch.setattr(gradient, "_parts", lambda pairs, groups, sequences, _: min(parts, sequences))
         judge(form, n_q, n_k, sides, **widths)
 
 

@@ -11,7 +11,7 @@ from typing import TypeGuard
 
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.passes.bias import BIAS, adds_dQ, rows_and_keys
-from pebblesim.kernels.passes.sequences import SEQUENCES
+from pebblesim.kernels.passes.sequences import SEQUENCES, OfSequence
 from pebblesim.language import program as ir
 
 OF_PART, SPAN = "B_R", "B_k"
@@ -36,25 +36,29 @@ def gradients_at_once(program: ir.Program) -> ir.Program:
     if len(found) != 1 or BIAS not in program.inputs:
         raise UsageError(f"{program.name} has no loop over rows of queries, with dS for a bias in it.")
     ((rows, keys),) = found
-    made = _Made(program, rows, keys)
-    bias, sums = (ir.Tile(name, (rows.range, made.span)) for name in (BIAS, "dB"))
+    assert keys.range.parent is not None
+    part, span = ir.Range("p", ir.Range(SEQUENCES), OF_PART), ir.Range("s", keys.range.parent, SPAN)
+    spanned = ir.Range(keys.range.name, span, keys.range.block)
+    apart = {name: replace(tensor, apart=ir.Quotient(SEQUENCES, 1)) for name, tensor in program.tensors.items()}
+    made = OfSequence(ir.Range("r", part, 1), apart, {keys.range: spanned})
+    bias, sums = (ir.Tile(name, (rows.range, span)) for name in (BIAS, "dB"))
     across = [made.of(node) for node in keys.body if not _moves_bias(node)]
     across = [replace(node, expr=ir.Ref(bias, node.target.ranges)) if _adds_bias(node) else node for node in across]
     at, product = next((at, node) for at, node in enumerate(across) if adds_dQ(node))
-    pairs = (rows.range, made.keys)
+    pairs = (rows.range, spanned)
     across.insert(at, ir.Compute(ir.Ref(sums, pairs), next(ir.refs(product.expr)), "add", product.line))
-    stream = replace(keys, range=made.keys, body=across)
+    stream = replace(keys, range=spanned, body=across)
     each = [stream if node is keys else made.of(node) for node in rows.body]
     dB = ir.Tensor("dB", (rows.range.dim, keys.range.dim), ir.Quotient(SEQUENCES, OF_PART))
     body: list[ir.Node] = [
         ir.Zeros(sums, keys.line),
         ir.Read(bias, program.tensors[BIAS], keys.line),
         ir.Loop(made.sequence, each, False, rows.line),
-        ir.Write(sums, dB, keys.line, made.part),
+        ir.Write(sums, dB, keys.line, part),
         *(ir.Delete(tile, True, keys.line) for tile in (sums, bias)),
     ]
-    spanned = ir.Loop(made.span, body, True, keys.line)
-    parts = ir.Loop(made.part, [replace(rows, body=[spanned])], True, rows.line)
+    of_span = ir.Loop(span, body, True, keys.line)
+    parts = ir.Loop(part, [replace(rows, body=[of_span])], True, rows.line)
     nodes = [node for node in ir.walk([parts]) if isinstance(node, ir.Read | ir.Write)]
     read = {node.tensor.name for node in nodes if isinstance(node, ir.Read)}
     taken = tuple(name for name in program.tensors if name in read)
@@ -69,39 +73,6 @@ def gradients_at_once(program: ir.Program) -> ir.Program:
         [ir.Phase("dQ, dB", [parts])],
         program.pairs,
     )
-
-
-class _Made:
-    """The ranges and tensors of the new program, and the primitives of the pass with these in place of their own."""
-
-    def __init__(self, program: ir.Program, rows: ir.Loop, keys: ir.Loop) -> None:
-        assert keys.range.parent is not None
-        self.part = ir.Range("p", ir.Range(SEQUENCES), OF_PART)
-        self.sequence = ir.Range("r", self.part, 1)
-        self.span = ir.Range("s", keys.range.parent, SPAN)
-        self.keys, self._old = ir.Range(keys.range.name, self.span, keys.range.block), keys.range
-        apart = ir.Quotient(SEQUENCES, 1)
-        self._tensors = {tensor: ir.Tensor(name, tensor.shape, apart) for name, tensor in program.tensors.items()}
-        self._tiles: dict[ir.Tile, ir.Tile] = {}
-
-    def of(self, node: ir.Node) -> ir.Node:
-        """A primitive of a sequence."""
-        made: ir.Node = ir.rebuilt(node, self._own)
-        return replace(made, at=self.sequence) if isinstance(made, ir.Read | ir.Write) else made
-
-    def _own(self, part: ir.Part) -> ir.Part:
-        match part:
-            case ir.Tensor():
-                return self._tensors[part]
-            case ir.Tile(ranges=ranges):
-                ranges = tuple(map(self._range, ranges))
-                return self._tiles.setdefault(part, part if ranges == part.ranges else replace(part, ranges=ranges))
-            case ir.Range():
-                return self._range(part)
-        return part
-
-    def _range(self, rng: ir.Range) -> ir.Range:
-        return self.keys if rng is self._old else rng
 
 
 def _moves_bias(node: ir.Node) -> bool:

@@ -6,7 +6,7 @@ time; their sums are in registers at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pebblesim.kernels.strides import OVER_PAIRS
@@ -34,7 +34,7 @@ def together(program: ir.Program, number: int) -> ir.Program:
         name: tensor if name in of_all else replace(tensor, apart=ir.Quotient(SEQUENCES, 1))
         for name, tensor in program.tensors.items()
     }
-    copies = [_Copy(Sequence(str(at), ir.Range(SEQUENCES), 1, number=at), apart) for at in range(number)]
+    copies = [OfSequence(Sequence(str(at), ir.Range(SEQUENCES), 1, number=at), apart) for at in range(number)]
 
     def made(body: list[ir.Node]) -> Iterator[ir.Node]:
         """The nodes of a body for all sequences."""
@@ -58,29 +58,39 @@ def together(program: ir.Program, number: int) -> ir.Program:
     return replace(program, dims=dims, tensors=apart, phases=phases)
 
 
-def _of_each(copies: list[_Copy], nodes: list[ir.Node]) -> Iterator[ir.Node]:
+def _of_each(copies: list[OfSequence], nodes: list[ir.Node]) -> Iterator[ir.Node]:
     """Nodes of one sequence, for each of them."""
     for copy in copies:
         yield from map(copy.of, nodes)
 
 
-class _Copy:
-    """The nodes of one sequence, from those of a program for one."""
+class OfSequence:
+    """The nodes of one sequence, from those of a program for one.
 
-    def __init__(self, sequence: Sequence, tensors: dict[str, ir.Tensor]) -> None:
-        self.sequence, self.tensors = sequence, tensors
+    Attributes:
+        tensors: with a copy for each sequence, by name.
+        ranges: in the place of those of the program.
+    """
+
+    def __init__(
+        self, sequence: ir.Range, tensors: Mapping[str, ir.Tensor], ranges: Mapping[ir.Range, ir.Range] | None = None
+    ) -> None:
+        self.sequence, self.tensors, self.ranges = sequence, tensors, ranges or {}
         self.tiles: dict[ir.Tile, ir.Tile] = {}
 
     def of(self, node: ir.Node) -> ir.Node:
-        """A node that is no loop."""
+        """A node of the sequence; a loop over ranges that stay is one over nodes of the program for one."""
         made: ir.Node = ir.rebuilt(node, self._own)
         return replace(made, at=self.sequence) if isinstance(made, ir.Read | ir.Write) else made
 
     def _own(self, part: ir.Part) -> ir.Part:
-        """The tile or tensor of the sequence; those over pairs are all sequences', and ranges are alike."""
+        """The tile, tensor or range of the sequence; tiles over pairs are all sequences'."""
         match part:
             case ir.Tensor(name=name):
                 return self.tensors[name]
-            case ir.Tile(name=name) if name not in OVER_PAIRS:
-                return self.tiles.setdefault(part, replace(part))
+            case ir.Tile(name=name, ranges=ranges) if name not in OVER_PAIRS:
+                ranges = tuple(self.ranges.get(each, each) for each in ranges)
+                return self.tiles.setdefault(part, replace(part, ranges=ranges))
+            case ir.Range():
+                return self.ranges.get(part, part)
         return part

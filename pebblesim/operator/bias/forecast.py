@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pebblesim.advice.cards import Card
 from pebblesim.advice.forecast import launch_forecast
 from pebblesim.advice.launch_costs import costs_of
-from pebblesim.kernels.domains import HOPPER
+from pebblesim.kernels.domains import STREAMED, Call
 from pebblesim.kernels.gluon.gluon import gluon
 from pebblesim.kernels.passes.bias_stays import OF_PART, SPAN
 from pebblesim.kernels.passes.sequences import SEQUENCES
@@ -84,12 +84,16 @@ def at_once(sizes: Sizes, dtype: str, card: Card) -> bool:
     """
     launches = len(kernels.spans(sizes.n_k))
     room = WIDE * launches * sizes.sequences * sizes.heads * sizes.n_q * sizes.d * (launches > 1)
-    if card.capability != HOPPER or dtype == "float32" or sizes.d > kernels.MOST_WIDTH or room > ROOM // 2:
-        return False
-    if sizes.sharing < kernels.FEWEST_AT_ONCE:
+    if not _streams(sizes, dtype, None, card) or room > ROOM // 2 or sizes.sharing < kernels.FEWEST_AT_ONCE:
         return False
     apart, together = (_sum(each, sizes, dtype, None, card) for each in (("dQ", "dB"), ("v", "dQ, dB")))
     return together < apart
+
+
+def _streams(sizes: Sizes, dtype: str, band: Band | None, card: Card) -> bool:
+    """Whether sequences may stream past rows of the bias."""
+    asked = Call({"d": sizes.d}, band, dtype=dtype, card=card.name, capability=card.capability)
+    return STREAMED.refusal(asked) is None
 
 
 def _sum(each: tuple[str, ...], sizes: Sizes, dtype: str, band: Band | None, card: Card) -> float:
@@ -99,7 +103,7 @@ def _sum(each: tuple[str, ...], sizes: Sizes, dtype: str, band: Band | None, car
 def _kernels(what: str, sizes: Sizes, dtype: str, band: Band | None, card: Card) -> kernels.Kernels:
     if what == "dQ, dB":
         return kernels.at_once(kernels.spans(sizes.n_k)[0].stop)
-    if card.capability == HOPPER and dtype != "float32" and band is None and sizes.sharing > 1:
+    if sizes.sharing > 1 and _streams(sizes, dtype, band, card):
         sides = (sizes.n_k, sizes.n_q) if what == "dK, dV" else (sizes.n_q, sizes.n_k)
         bias = kernels.Rows(*sides, sizes.sequences * sizes.heads / int(card.figures["multiprocessors"].value))
         if (found := kernels.staying(WHICH[what], (sizes.d, sizes.d), bias)) is not None:

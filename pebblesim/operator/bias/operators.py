@@ -16,7 +16,9 @@ from torch import Tensor
 
 from pebblesim.operator import definition
 from pebblesim.operator.bias import bias as kernels
-from pebblesim.operator.bias.bias import Limits, summed, without_pairs
+from pebblesim.operator.bias.bias import without_pairs
+from pebblesim.operator.bias.gradient import summed
+from pebblesim.operator.bias.pairs import Limits
 from pebblesim.operator.checks import check_forward_mode
 from pebblesim.operator.known import recorded
 from pebblesim.operator.launching.fresh import fresh

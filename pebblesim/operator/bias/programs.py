@@ -73,9 +73,9 @@ TILINGS: Mapping[tuple[str, int], Tilings] = {
 FORWARD, OF_QUERIES, OF_KEYS, OF_BIAS, ACROSS, OF_V, AT_ONCE = range(7)
 """Passes: O; dQ; dK and dV; dB; dK and dV with a transpose of the bias; and v alone, before dQ and dB at once."""
 
-SIDE, MOST_KEYS, MOST_WIDTH, FEWEST_AT_ONCE = 32, 384, 32, 32
-"""Keys of a tile of the kernel of dQ and dB at once; the most keys of a block and columns of a head, for which
-registers and shared memory are enough; and the fewest sequences that share a bias with which it was measured."""
+SIDE, MOST_KEYS, FEWEST_AT_ONCE = 32, 384, 32
+"""Keys of a tile of the kernel of dQ and dB at once; the most keys of a block, for which registers and shared memory
+are enough; and the fewest sequences that share a bias with which it was measured."""
 
 
 def kernels_of(which: int, words: str, width: int) -> Kernels:

@@ -18,7 +18,8 @@ from torch import Tensor
 from pebblesim.core.errors import UsageError
 from pebblesim.operator import checks, masks
 from pebblesim.operator.bias import operators as operators_of_bias
-from pebblesim.operator.bias.bias import Limits, in_groups
+from pebblesim.operator.bias.bias import in_groups
+from pebblesim.operator.bias.pairs import Limits
 from pebblesim.operator.bias.programs import WIDEST
 from pebblesim.operator.known import eager
 from pebblesim.operator.known.known import FORWARD, Family, Forward, Known, Step, Way, made, with_gradients

@@ -27,6 +27,29 @@ OF_MATRIX = ["rows", "parts", "part", "of_part", "batch_of", "head_of", "row_of"
 """Arguments that no kernel is compiled for; strides are multiples of 8 words."""
 
 
+@triton.jit
+def places(  # type: ignore[no-untyped-def]
+    rows,
+    parts,
+    of_part,
+    batch_of,
+    head_of,
+    row_of,
+    D: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Where a tile of rows lies in the matrix of a head and in that of a part, which entries there are, and the number
+    of the first part."""
+    head, batch, columns = tl.program_id(1), tl.program_id(2), tl.arange(0, WIDE)
+    i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    place = batch.to(tl.int64) * batch_of + head.to(tl.int64) * head_of + i.to(tl.int64) * row_of
+    whole = (place * 8)[:, None] + columns[None, :]
+    of_one = (i.to(tl.int64) * of_part * 8)[:, None] + columns[None, :]
+    inside = (i < rows)[:, None] & (columns < D)[None, :]
+    return whole, of_one, inside, (batch * tl.num_programs(1) + head).to(tl.int64) * parts
+
+
 @triton.jit(do_not_specialize=OF_MATRIX)
 def repeats(  # type: ignore[no-untyped-def]
     x,
@@ -43,15 +66,10 @@ def repeats(  # type: ignore[no-untyped-def]
     WIDE: tl.constexpr,
 ):
     """Write some rows of a head, of D columns, for each part."""
-    head, batch, columns = tl.program_id(1), tl.program_id(2), tl.arange(0, WIDE)
-    i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    inside = (i < rows)[:, None] & (columns < D)[None, :]
-    place = batch.to(tl.int64) * batch_of + head.to(tl.int64) * head_of + i.to(tl.int64) * row_of
-    tile = tl.load(x + (place * 8)[:, None] + columns[None, :], mask=inside)
-    first = (batch * tl.num_programs(1) + head).to(tl.int64) * parts
+    whole, of_one, inside, first = places(rows, parts, of_part, batch_of, head_of, row_of, D, ROWS, WIDE)
+    tile = tl.load(x + whole, mask=inside)
     for at in range(parts):
-        to_part = to + (first + at) * part * 8
-        tl.store(to_part + (i.to(tl.int64) * of_part * 8)[:, None] + columns[None, :], tile, mask=inside)
+        tl.store(to + (first + at) * part * 8 + of_one, tile, mask=inside)
 
 
 @triton.jit(do_not_specialize=OF_MATRIX)
@@ -70,16 +88,11 @@ def sums(  # type: ignore[no-untyped-def]
     WIDE: tl.constexpr,
 ):
     """Write sums of some rows of all parts of a head, D columns in float32, in the order of the parts."""
-    head, batch, columns = tl.program_id(1), tl.program_id(2), tl.arange(0, WIDE)
-    i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    inside = (i < rows)[:, None] & (columns < D)[None, :]
-    first = (batch * tl.num_programs(1) + head).to(tl.int64) * parts
+    whole, of_one, inside, first = places(rows, parts, of_part, batch_of, head_of, row_of, D, ROWS, WIDE)
     total = tl.zeros([ROWS, WIDE], tl.float32)
     for at in range(parts):
-        of_one = x + (first + at) * part * 8
-        total += tl.load(of_one + (i.to(tl.int64) * of_part * 8)[:, None] + columns[None, :], mask=inside, other=0.0)
-    place = batch.to(tl.int64) * batch_of + head.to(tl.int64) * head_of + i.to(tl.int64) * row_of
-    tl.store(to + (place * 8)[:, None] + columns[None, :], total.to(to.dtype.element_ty), mask=inside)
+        total += tl.load(x + (first + at) * part * 8 + of_one, mask=inside, other=0.0)
+    tl.store(to + whole, total.to(to.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["n", "each", "parts"])

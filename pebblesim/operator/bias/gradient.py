@@ -1,0 +1,135 @@
+"""The gradient of a bias: dB, by kernels in which a tile of it stays while all sequences that share it stream past.
+
+Each word is written once, by a sum that is in the same order in every run. One kernel of Hopper writes dQ, too.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from pebblesim.kernels.key_ranges import ARGUMENTS, END, FIRST
+from pebblesim.kernels.strides import WORDS
+from pebblesim.operator.bias import launches, programs
+from pebblesim.operator.bias.pairs import Limits, Met, rows_of
+from pebblesim.operator.bias.programs import AT_ONCE, OF_BIAS
+from pebblesim.operator.launching.fresh import fresh
+from pebblesim.operator.launching.layout import fits
+from pebblesim.operator.planning import ROOM
+
+
+def summed(x: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
+    """A sum over the dimensions that have one entry in a shape of as many."""
+    shared = [at for at, (its, mine) in enumerate(zip(x.shape, shape, strict=True)) if mine == 1 != its]
+    return x.sum(shared, keepdim=True) if shared else x
+
+
+class Streams(NamedTuple):
+    """Tensors that stream past the tiles of dB: (groups that have a bias each, sequences that share it, heads, …)."""
+
+    Q: Tensor
+    K: Tensor
+    V: Tensor
+    dO: Tensor
+    L: Tensor
+    v: Tensor
+
+    def of_groups(self, groups: slice, parts: int, each: int, first: int = 0) -> dict[str, Tensor]:
+        """The tensors that kernels take, by name: of some groups, so many parts of `each` sequences, from the first on.
+
+        Parts of a group are as groups of their own. Numbers are (groups · parts · heads, sequences, n_q) by their
+        number, and in memory as (groups · parts, sequences, heads, n_q).
+        """
+        some = [x[groups, first : first + parts * each].unflatten(1, (parts, each)).flatten(0, 1) for x in self]
+        made = dict(zip(self._fields, some, strict=True))
+        return made | {name: made[name].contiguous().view(-1, each, self.L.shape[-1]) for name in ("L", "v")}
+
+
+def write(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: Tensor, dQ: Tensor | None = None) -> None:
+    """Write dB, in the shape of the bias: kernels sum over sequences, and PyTorch over heads, rows and columns.
+
+    Groups with a bias of their own are computed some at a time where their tables would take too much memory. `dQ`:
+    where it is written, too, at once.
+    """
+    (batch, heads, n_q, _), n_k = pairs.Q.shape, pairs.K.shape[2]
+    in_turn = dB.shape[1] > 1  # neighbours in the batch have a bias of their own
+
+    def grouped(x: Tensor) -> Tensor:
+        x = x.unflatten(0, (batch // asked.inner, asked.inner))
+        return x.transpose(0, 1) if in_turn else x
+
+    numbers = (x.view(batch, heads, n_q) for x in (L, v))
+    streams = Streams(*map(grouped, (pairs.Q, pairs.K, pairs.V, dO, *numbers)))
+    groups, sequences = streams.Q.shape[:2]
+    bias, target = (pairs.bias[0], dB[0]) if in_turn else (pairs.bias[:, 0], dB[:, 0])
+    of_rows, of_columns = (
+        at if side > 1 else slice(None) for at, side in zip((pairs.queries, pairs.keys), dB.shape[3:], strict=True)
+    )
+    met = target[..., of_rows, of_columns]
+    if met.shape != target.shape:
+        target.zero_()
+    parts = 1 if in_turn else _parts(pairs, groups, sequences, dQ is not None)
+    direct = parts == 1 and met.shape[1:] == (heads, n_q, n_k)
+    kind = dB.dtype if direct else torch.float32
+    names = [name for name in (FIRST, END) * 2 if name in pairs.ranges]  # for each query, whose keys these are
+    most = 1 if parts > 1 else max(1, ROOM // (heads * n_q * (n_k + WORDS) * kind.itemsize))
+    several = met.shape[0] == groups
+    for first in range(0, groups, most):
+        some = slice(first, min(first + most, groups))
+        part, found = met[some] if several else met, cast(Tensor | float, 0.0)
+        if dQ is not None:
+            found = _with_dQ(pairs, streams, some, bias[some], grouped(dQ)[some], parts)
+        each, left = divmod(sequences, parts) if dQ is None else (0, 0)
+        for begin, count, length in ((0, parts, each), (parts * each, 1, left))[each == 0 : 1 + (left > 0)]:
+            there = direct and several and fits(part) and n_k % WORDS == 0
+            room = part if there else rows_of(dB, ((some.stop - first) * count, heads, n_q), n_k, kind)
+            if pairs.band is not None:
+                room.zero_()  # tiles without a pair are written by no one
+            given = streams.of_groups(some, count, length, begin)
+            given["bias"] = bias[some].expand(room.shape[0], -1, -1, -1)[:, None]
+            ranges = [_of_parts(grouped(pairs.ranges[name])[some], begin, count * length) for name in names]
+            launches.run(OF_BIAS, pairs, given, {"dB": room}, ranges=dict(zip(ARGUMENTS, ranges, strict=False)))
+            whole = room if direct else room.unflatten(0, (-1, count)).sum(1)
+            found = whole if isinstance(found, float) else found + whole
+        assert isinstance(found, Tensor)
+        if found is not part:
+            found = summed(found, (found.shape[0] if several else 1, *met.shape[1:]))
+            part.copy_(found) if several or first == 0 else part.add_(found)
+
+
+def _of_parts(x: Tensor, first: int, number: int) -> Tensor:
+    """Numbers of each query, (groups, sequences, n_q), of some sequences of all groups: one after the other."""
+    return x[:, first : first + number].reshape(-1, x.shape[-1]).contiguous()
+
+
+def _with_dQ(pairs: Met, streams: Streams, some: slice, bias: Tensor, dQ: Tensor, parts: int) -> Tensor:
+    """Write dQ of some groups, (groups, sequences, heads, n_q, d), and return their dB in float32, by one kernel.
+
+    Of more keys than its blocks have, dQ has a part from as many keys each, which are added up in order.
+    """
+    given = streams.of_groups(some, 1, dQ.shape[1]) | {"bias": bias[:, None]}
+    (groups, heads, n_q, n_k), spans = bias.shape, programs.spans(bias.shape[3])
+    room = rows_of(bias, (groups, parts, heads, n_q), n_k, torch.float32)
+    of_spans = [dQ]
+    if len(spans) > 1:
+        of_spans = [*fresh(dQ.new_empty((len(spans), *dQ.shape), dtype=torch.float32))]
+    for keys, each in zip(spans, of_spans, strict=True):
+        of_keys = {name: given[name][..., keys, :] for name in ("K", "V")} | {"bias": given["bias"][..., keys]}
+        results = {"dQ": each, "dB": room[..., keys]}
+        launches.run(AT_ONCE, pairs._replace(K=pairs.K[:, :, keys]), given | of_keys, results)
+    if len(spans) > 1:
+        dQ.copy_(reduce(torch.add, of_spans))
+    return room[:, 0] if parts == 1 else room.sum(1)
+
+
+def _parts(pairs: Met, groups: int, sequences: int, with_dQ: bool) -> int:
+    """The parts of the sequences whose sums are made apart, so that there are blocks for all multiprocessors."""
+    heads, n_q, n_k = pairs.Q.shape[1] * groups, pairs.Q.shape[2], pairs.K.shape[2]
+    sides = pairs.kernels(AT_ONCE if with_dQ else OF_BIAS).tiling.blocks
+    tiles = -(-n_q // sides["B_r"]) * heads
+    if with_dQ:
+        return programs.parts_at_once(tiles, sequences, pairs.units)
+    return programs.parts_of(tiles * -(-n_k // sides["b_c"]), sequences, pairs.units)
