@@ -403,14 +403,13 @@ def staying(interpreted: None, monkeypatch: Any) -> None:
 
 
 def stayed(n_q: int, n_k: int, batches: int, sharing: int) -> dict[str, int]:
-    """Words of the bias and of its transpose that kernels read, of two heads: each block reads its rows for itself."""
+    """Words of the bias and of its transpose that kernels read, of two heads: each part of their sequences reads it."""
     words = {}
     for name, rows, columns in (("bias", n_q, n_k), ("bias_T", n_k, n_q)):
-        tiles = -(-rows // 64)
-        every = tiles * 2 * batches
-        each = max(-(-every // 3), 3)  # of a block: the card of the interpreter has three multiprocessors
+        every, tiles = 2 * batches, -(-rows // 64)
+        each = max(-(-every // max(3 // tiles, 1)), 3)  # of a block: the interpreter's card has three multiprocessors
         begun = {*range(0, every, sharing), *range(0, every, each)}
-        words[name] = sum(min(64, rows - 64 * (at // sharing % tiles)) * columns for at in begun)
+        words[name] = len(begun) * rows * columns
     return words
 
 

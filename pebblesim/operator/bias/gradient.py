@@ -5,7 +5,6 @@ Each word is written once, by a sum that is in the same order in every run. One 
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import NamedTuple, cast
 
 import torch
@@ -16,7 +15,7 @@ from pebblesim.kernels.strides import WORDS
 from pebblesim.operator.bias import launches, programs
 from pebblesim.operator.bias.pairs import Limits, Met, rows_of
 from pebblesim.operator.bias.programs import AT_ONCE, OF_BIAS
-from pebblesim.operator.launching.fresh import fresh
+from pebblesim.operator.heads import apart
 from pebblesim.operator.launching.layout import fits
 from pebblesim.operator.planning import ROOM
 
@@ -113,15 +112,14 @@ def _with_dQ(pairs: Met, streams: Streams, some: slice, bias: Tensor, dQ: Tensor
     given = streams.of_groups(some, 1, dQ.shape[1]) | {"bias": bias[:, None]}
     (groups, heads, n_q, n_k), spans = bias.shape, programs.spans(bias.shape[3])
     room = rows_of(bias, (groups, parts, heads, n_q), n_k, torch.float32)
-    of_spans = [dQ]
-    if len(spans) > 1:
-        of_spans = [*fresh(dQ.new_empty((len(spans), *dQ.shape), dtype=torch.float32))]
-    for keys, each in zip(spans, of_spans, strict=True):
+    in_parts = apart.room_for_sums(dQ.flatten(0, 1), len(spans)) if len(spans) > 1 else dQ.flatten(0, 1)
+    of_spans = in_parts.unflatten(1, (heads, -1)).unflatten(0, dQ.shape[:2])
+    for keys, each in zip(spans, of_spans.unbind(3), strict=True):
         of_keys = {name: given[name][..., keys, :] for name in ("K", "V")} | {"bias": given["bias"][..., keys]}
         results = {"dQ": each, "dB": room[..., keys]}
         launches.run(AT_ONCE, pairs._replace(K=pairs.K[:, :, keys]), given | of_keys, results)
     if len(spans) > 1:
-        dQ.copy_(reduce(torch.add, of_spans))
+        apart.add_up_parts(in_parts, dQ.flatten(0, 1))
     return room[:, 0] if parts == 1 else room.sum(1)
 
 
