@@ -80,7 +80,7 @@ def write(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: Tenso
         some = slice(first, min(first + most, groups))
         part, found = met[some] if several else met, cast(Tensor | float, 0.0)
         if dQ is not None:
-            found = _with_dQ(pairs, streams, some, bias[some], grouped(dQ)[some], parts)
+            found = _with_dQ(pairs, streams, some, bias[some], grouped(dQ)[some], parts, part)
         each, left = divmod(sequences, parts) if dQ is None else (0, 0)
         for begin, count, length in ((0, parts, each), (parts * each, 1, left))[each == 0 : 1 + (left > 0)]:
             there = direct and several and fits(part) and n_k % WORDS == 0
@@ -104,10 +104,11 @@ def _of_parts(x: Tensor, first: int, number: int) -> Tensor:
     return x[:, first : first + number].reshape(-1, x.shape[-1]).contiguous()
 
 
-def _with_dQ(pairs: Met, streams: Streams, some: slice, bias: Tensor, dQ: Tensor, parts: int) -> Tensor:
+def _with_dQ(pairs: Met, streams: Streams, some: slice, bias: Tensor, dQ: Tensor, parts: int, dB: Tensor) -> Tensor:
     """Write dQ of some groups, (groups, sequences, heads, n_q, d), and return their dB in float32, by one kernel.
 
-    Of more keys than its blocks have, dQ has a part from as many keys each, which are added up in order.
+    Of more keys than its blocks have, dQ has a part from as many keys each, which are added up in order. `dB`: where the
+    gradient is to be: it is returned, with the sum of two parts, if it has their shape.
     """
     given = streams.of_groups(some, 1, dQ.shape[1]) | {"bias": bias[:, None]}
     (groups, heads, n_q, n_k), spans = bias.shape, programs.spans(bias.shape[3])
@@ -120,6 +121,8 @@ def _with_dQ(pairs: Met, streams: Streams, some: slice, bias: Tensor, dQ: Tensor
         launches.run(AT_ONCE, pairs._replace(K=pairs.K[:, :, keys]), given | of_keys, results)
     if len(spans) > 1:
         apart.add_up_parts(in_parts, dQ.flatten(0, 1))
+    if parts == 2 and dB.shape == bias.shape:
+        return torch.add(room[:, 0], room[:, 1], out=dB)  # rounded once, without a table of sums
     return room[:, 0] if parts == 1 else room.sum(1)
 
 
