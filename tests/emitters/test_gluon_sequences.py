@@ -158,6 +158,31 @@ def test_rows_of_a_sequence_are_given_back_behind_a_fence(program: ir.Program) -
     assert len(behind) == 1
 
 
+@pytest.mark.parametrize("wide", [True, False])
+def test_a_mask_of_the_least_number_of_a_type(wide: bool, monkeypatch: Any) -> None:
+    """Keys that have it are left out, but where all keys of a query have it: these are alike."""
+    if not wide:
+        monkeypatch.setattr("pebblesim.kernels.gluon.sequences_plan.BESIDE", 2**20)
+    chance, least = np.random.default_rng(3), -3.3895313892515355e38
+    Q, K, V = (np.trunc(64 * chance.standard_normal((2, 1, 64, D))) / 64 for _ in range(3))
+    bias = np.where(chance.random((64, 64)) < 0.5, least, 0.0)
+    bias[5], bias[6, :-1], bias[6, -1], bias[7] = least, least, 0.0, -np.inf
+    program = past(of_queries(64))
+    sizes = {"n_q": 64, "n_k": 64, "d_k": D, "d_v": D, "R": 2, "B_r": 64, "B_c": 64}
+    text = gluon(program, sizes, "bfloat16", scale=SCALE, shared=1, at_once=3).text
+    whole, strides = np.broadcast_to(bias, (1, 2, 1, 64, 64)), (64 * D, 64 * D, D, 1)
+    given = {"Q": Q, "K": K, "V": V, "bias": whole}
+    of = dict.fromkeys("QKV", strides) | {"bias": (64 * 64, 0, 64 * 64, 64, 1)}
+    found, _ = gluon_interpreter.run(
+        text, given, "bfloat16", None, 1, strides=of, results={"O": (Q.shape, strides)}, wide={"L"}
+    )
+    O = found["O"].reshape(V.shape)
+    for row, true in ((5, V.mean(2)), (6, V[:, :, -1]), (7, np.zeros_like(V[:, :, -1]))):
+        assert np.allclose(O[:, :, row], true, atol=0.02)
+    true = by_definition(Q, K, V, V, np.where(bias == least, -np.inf, bias))["O"]
+    assert np.allclose(O[:, :, 8:], true[:, :, 8:], atol=0.03)
+
+
 def test_words_in_16_bits(monkeypatch: Any) -> None:
     monkeypatch.setattr("pebblesim.kernels.gluon.sequences_plan.BESIDE", 2**20)
     run("forward", 64, 101, groups=1, sequences=2, heads=1, side=64, seed=5)

@@ -20,7 +20,7 @@ from pebblesim.kernels.gluon.block import ROWS, Block, Buffer, Handed, filled, f
 from pebblesim.kernels.gluon.boxes import COPY
 from pebblesim.kernels.gluon.roles import Issued, Roles
 from pebblesim.kernels.gluon.scope import RowsValues
-from pebblesim.kernels.passes.bias import BIAS
+from pebblesim.kernels.passes.bias import BIAS, divisible
 from pebblesim.kernels.passes.sequences import SEQUENCES
 from pebblesim.kernels.products import factors, products
 from pebblesim.kernels.strides import WORDS
@@ -268,7 +268,8 @@ class GradientsRoles(Roles):
         body = [
             st.Let(("at_j",), (self._columns(at),)),
             st.Copy(held, node.tensor, place, all_of(where), NOTHING, line=node.line),
-            st.Map(held, only(held.to(Word("float32")) * (1.0 / scale), there, left_out)),
+            st.Map(held, held.to(Word("float32"))),
+            st.Map(held, only(divisible(held, scale) * (1.0 / scale), there, left_out)),
             st.Put(room, held),
         ]  # with one fence for all of them, so that all loads are on their way at once
         self.say(st.For("k", ZERO, Number(self.plan.tiles), tuple(body), unrolled=True), st.Fence())

@@ -2,9 +2,9 @@
 
 All heads, and for each head all sequences that share a bias, are one list, which is cut into as many parts as there are
 multiprocessors for each tile of 64 rows. A block has a tile, and a part of the list: sequences of one or a few heads.
-Blocks of all tiles that have the same part run side by side, so that what one of them reads the others find in L2. Its
-warpgroups take turns at the sequences of a head, and each has a warp that loads for it alone; rows of the bias are there
-until all of them are done with these. The plan is that of `sequences_plan`.
+Blocks of all tiles that have the same part run side by side, so that what one of them reads the others find in L2.
+Warpgroups take turns at the sequences of a head, and each has a warp that loads for it alone; rows of the bias are
+there until all of them are done with these. The plan is that of `sequences_plan`.
 
 Warpgroups take exponentials in turn: each waits behind its row maximum, or in front of the wait for its scores, until
 the one before has issued the product that takes its exponentials. If they were free to, all of them would take
@@ -17,6 +17,7 @@ from pebblesim.kernels import statements as st
 from pebblesim.kernels.gluon.block import ROWS, Block, Buffer, filled, freed
 from pebblesim.kernels.gluon.boxes import HEADS
 from pebblesim.kernels.gluon.consumer import Consumer
+from pebblesim.kernels.passes.bias import divisible
 from pebblesim.kernels.strides import WORDS
 from pebblesim.kernels.terms import (
     MINUS_INFINITY,
@@ -39,9 +40,7 @@ from pebblesim.kernels.triton.loops import Piece
 from pebblesim.kernels.triton.ranges import Setting
 from pebblesim.language import program as ir
 
-TAKEN = (
-    "several each all_of_them begin end matrix r group batch again at_rows at_columns tile taken first behind missed"
-)
+TAKEN = "several each all_of_them begin end matrix r group batch again at_rows at_columns entries tile"
 """Names of what says which sequences a block has."""
 
 GROUP = Name("w")
@@ -58,7 +57,14 @@ class SequencesRoles(Consumer):
         super().__init__(setting, plan)
         assert plan.stays is not None
         self.stays = plan.stays
-        self.reserve(*TAKEN.split(), *(self.stays.room + end for end in ("", "_full", "_free")))
+        self.reserve(
+            *TAKEN.split(),
+            "taken",
+            "first",
+            "behind",
+            "missed",
+            *(self.stays.room + end for end in ("", "_full", "_free")),
+        )
         self.operands: dict[ir.Tile, Name] = {}  # rows that stay for a sequence, in registers
 
     @property
@@ -98,9 +104,14 @@ class SequencesRoles(Consumer):
         """The type of what stays."""
         return "float32" if self.stays.wide else self.setting.dtype
 
+    @property
+    def scale(self) -> float:
+        """The factor of the scores."""
+        return 1.0 if self.setting.scale is None else float(self.setting.scale)
+
     def over_scale(self, bias: Term) -> Term:
         """A bias in float32, and divided by the scale."""
-        return bias.to(Word("float32")) * (1.0 if self.setting.scale is None else 1.0 / self.setting.scale)
+        return bias.to(Word("float32")) * (1.0 / self.scale)
 
     # The block: a part of the sequences
 
@@ -150,9 +161,11 @@ class SequencesRoles(Consumer):
         own, columns = (setting.size(rng.dim) for rng in (plan.own, plan.loop.range))
         there = all_of([down.along("[:, None]") < own, across.along("[None, :]") < columns])
         loaded = call("load", places, mask=there, other=MINUS_INFINITY)
-        kept = self.over_scale(loaded) if stays.wide else loaded.to(Word(self.kind))
+        entries = divisible(Name("entries"), self.scale, self.kind)
+        kept = entries * (1.0 / self.scale) if stays.wide else entries.to(Word(self.kind))
         tile = [
             st.Let(("at_columns",), (term("tile") * stays.side + indices[1],)),
+            st.Let(("entries",), (loaded.to(Word("float32")),)),
             *st.put(Name(stays.room).index("tile"), kept),
         ]
         full, again = filled(stays.room, 0), (term("matrix") - term("begin") // "several") & 1

@@ -107,8 +107,8 @@ def _of_parts(x: Tensor, first: int, number: int) -> Tensor:
 def _with_dQ(pairs: Met, streams: Streams, some: slice, bias: Tensor, dQ: Tensor, parts: int, dB: Tensor) -> Tensor:
     """Write dQ of some groups, (groups, sequences, heads, n_q, d), and return their dB in float32, by one kernel.
 
-    Of more keys than its blocks have, dQ has a part from as many keys each, which are added up in order. `dB`: where its
-    sum is to be; it is returned, with that of two parts, if it has their shape.
+    Of more keys than its blocks have, dQ has a part from as many keys each, which are added up in order. `dB`: where a
+    sum of two parts is written, and returned, if it has that shape.
     """
     given = streams.of_groups(some, 1, dQ.shape[1]) | {"bias": bias[:, None]}
     (groups, heads, n_q, n_k), spans = bias.shape, programs.spans(bias.shape[3])

@@ -65,6 +65,6 @@ def transpose(x: Tensor, to: Tensor) -> Tensor:
     grid = -(-rows // ROWS) * -(-columns // ROWS), heads, outer * inner
     steps = rows, columns, *x.stride()[:4], *to.stride()[:4]
     each = TOGETHER if x.stride(4) == 1 and not any(step % TOGETHER for step in steps) else 1
-    rows, columns, *steps = (step // each for step in steps)
-    KERNEL[grid](x, to, rows, columns, inner, *steps[:4], x.stride(4), *steps[4:], EACH=each, num_warps=WARPS)
+    sides, strides, others = ([step // each for step in some] for some in (steps[:2], steps[2:6], steps[6:]))
+    KERNEL[grid](x, to, *sides, inner, *strides, x.stride(4), *others, EACH=each, num_warps=WARPS)
     return to
