@@ -162,16 +162,16 @@ def turns_of_tiles(q, order=-1, early=True):
 def freed_once(q):
     """The first warpgroup alone frees a slot: it has the parts of the others, who are then done with it."""
     t = sub(q, "    dO_i_free = barriers(2, 3)", "    dO_i_free = barriers(2, 1)")
-    gives = "        mbarrier.arrive(dO_i_free.index(slot), count=1)\n"
+    gives = "            mbarrier.arrive(dO_i_free.index(slot), count=1)\n"
     t = sub(t, gives, "")
-    first = "            mbarrier.arrive(dQ_part_full.index(0), count=1)\n"
+    first = "                mbarrier.arrive(dQ_part_full.index(0), count=1)\n"
     return sub(t, first, first + "    " + gives)
 
 
 def synced(q):
     """Threads wait for each other in front of the loop, and not in each iteration, before they read the bias."""
-    return sub(q, "    for r in range(begin, end):\n        turn = r - begin\n        slot, phase = turn % 2, (turn // 2) & 1\n        mbarrier.wait(dO_i_full",
-               "    gl.thread_barrier()\n    for r in range(begin, end):\n        turn = r - begin\n        slot, phase = turn % 2, (turn // 2) & 1\n        mbarrier.wait(dO_i_full")
+    loop = "        for r in range(first, behind):\n            slot, phase = turn % 2, (turn // 2) & 1\n            mbarrier.wait(dO_i_full"
+    return sub(q, loop, "        gl.thread_barrier()\n" + loop)
 
 
 def variants(emit):
@@ -206,7 +206,8 @@ class Layer:
         self.Q, self.K, self.V, self.dO = (make(sequences, heads, n, D) for _ in range(4))
         self.bias = make(1, 1, heads, n, n).expand(1, sequences, heads, n, n)
         self.bias_T = self.bias[:, :1].mT.contiguous().expand(1, sequences, heads, n, n)
-        self.torch, self.parts = torch, 5
+        units = torch.cuda.get_device_properties("cuda").multi_processor_count
+        self.torch, self.parts = torch, programs.parts_at_once(n, sequences, heads, units).most
         self.L = self.v = None
 
     def given(self, which: str) -> tuple[list[Any], dict[str, Any]]:
@@ -218,7 +219,7 @@ class Layer:
             return [self.Q, self.K, self.V, self.dO, self.L, self.bias_T, self.v], results
         Q, K, V, dO, dQ = (x.unsqueeze(0) for x in (self.Q, self.K, self.V, self.dO, of(self.Q)))
         heads, n = self.Q.shape[1:3]
-        dB = torch.empty(1, self.parts, heads, n, n, device="cuda", dtype=torch.float32)
+        dB = torch.zeros(1, self.parts, heads, n, n, device="cuda", dtype=torch.float32)
         return [Q, K, V, dO, self.L, self.bias[:, :1], self.v], {"dQ": dQ, "dB": dB}
 
     def run(self, module: Any, which: str) -> tuple[Any, dict[str, Any]]:
@@ -312,7 +313,6 @@ def main() -> None:
             heads, n, _ = LAYERS["8" if name[1:2] == "8" else ""]
             layer = Layer(torch, heads, n, 8)
             layer.L = layer.v = torch.zeros(8 * heads, n, device="cuda")
-            layer.parts = 1
             layer.run(loaded(f"{name}_warm", texts[name], asked.output), name[0])[0]()
         torch.cuda.synchronize()
         return
