@@ -59,7 +59,7 @@ def test_it_is_compiled_for_hopper(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     from pebblesim.operator.bias.parts import NUMBERS, WARPS, sums
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    types: dict[str, Any] = {"x": "*fp32", "to": "*bf16", **dict.fromkeys(NUMBERS, "i32")}
-    source = ASTSource(sums, signature=types, attrs={})
+    types: dict[str, Any] = {"x": "*fp32", "to": "*bf16", **dict.fromkeys(NUMBERS, "i32"), "MOST": "constexpr"}
+    source = ASTSource(sums, signature=types, constexprs={"MOST": 8}, attrs={})
     made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": WARPS})
     assert ".local" not in made.asm["ptx"]

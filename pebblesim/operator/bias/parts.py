@@ -18,14 +18,28 @@ ROWS, COLUMNS, WARPS = 4, 256, 4
 
 DOWN, ACROSS = tl.constexpr(ROWS), tl.constexpr(COLUMNS)
 
-NUMBERS = ["rows", "columns", "whole", "each", "x_group", "x_part", "x_head", "x_row", "to_group", "to_head", "to_row"]
+NUMBERS = ["rows", "columns", "whole", "each", "x_group", "x_part", "x_head", "x_row"]
+NUMBERS += ["to_group", "to_head", "to_row"]
 
 
 @triton.jit(do_not_specialize=NUMBERS)
 def sums(  # type: ignore[no-untyped-def]
-    x, to, rows, columns, whole, each, x_group, x_part, x_head, x_row, to_group, to_head, to_row
+    x,
+    to,
+    rows,
+    columns,
+    whole,
+    each,
+    x_group,
+    x_part,
+    x_head,
+    x_row,
+    to_group,
+    to_head,
+    to_row,
+    MOST: tl.constexpr,
 ):
-    """Write the sum of the parts that a head has, in order; strides of the parts are multiples of 8 words."""
+    """Write the sum of the parts that a head has, up to MOST, in order; their strides are multiples of 8 words."""
     head, group, across = tl.program_id(1), tl.program_id(2), tl.cdiv(columns, ACROSS)
     matrix = group * tl.num_programs(1) + head
     first, last = matrix * whole // each, ((matrix + 1) * whole - 1) // each
@@ -34,9 +48,9 @@ def sums(  # type: ignore[no-untyped-def]
     inside = (i < rows)[:, None] & (j < columns)[None, :]
     place = (group.to(tl.int64) * x_group + head.to(tl.int64) * x_head + i * x_row) * 8
     total = tl.load(x + place[:, None] + j[None, :], mask=inside, other=0.0)
-    for part in range(1, last - first + 1):
-        at = part.to(tl.int64) * x_part * 8
-        total += tl.load(x + at + place[:, None] + j[None, :], mask=inside, other=0.0)
+    for part in tl.static_range(1, MOST):
+        there = inside & (part <= last - first)
+        total += tl.load(x + x_part.to(tl.int64) * part * 8 + place[:, None] + j[None, :], mask=there, other=0.0)
     place = group.to(tl.int64) * to_group + head.to(tl.int64) * to_head + i * to_row
     tl.store(to + place[:, None] + j[None, :], total.to(to.dtype.element_ty), mask=inside)
 
@@ -49,4 +63,4 @@ def add_up(x: Tensor, to: Tensor, parts: Parts) -> None:
     groups, _, heads, rows, columns = x.shape
     grid = -(-rows // ROWS) * -(-columns // COLUMNS), heads, groups
     strides = *(step // WORDS for step in x.stride()[:4]), *to.stride()[:3]
-    KERNEL[grid](x, to, rows, columns, *parts, *strides, num_warps=WARPS)
+    KERNEL[grid](x, to, rows, columns, *parts, *strides, MOST=triton.next_power_of_2(parts.most), num_warps=WARPS)
