@@ -26,7 +26,7 @@ from pebblesim.operator.bias.programs import Kernels, Tiling
 
 HEADS, N, R, D = 4, 384, 512, 32
 LAYERS = {"": (4, 384, 512), "8": (16, 768, 64)}
-AT_A_TIME = 8
+AT_A_TIME = 15
 
 
 def emitted(which: str, groups: int = 0, stay: int = 0, stream: int = 0, stages: int = 0, free: bool = True, n: int = N) -> str:
@@ -174,6 +174,24 @@ def synced(q):
     return sub(q, loop, "        gl.thread_barrier()\n" + loop)
 
 
+def early(c, *vectors):
+    """Vectors loaded in front of the products."""
+    t = c
+    product = "                P = warpgroup_mma(K_j_16"
+    for name in vectors:
+        (line,) = [x for x in t.splitlines(keepends=True) if x.startswith(f"                {name} = {name}_ring")]
+        t = sub(t, line, "")
+        t = sub(t, product, line + product)
+    return t
+
+
+def apart(text):
+    """Tiles of a part begin at different sequences, so that no block reads what another one has just read."""
+    low, high = "gl.maximum(begin - matrix * several, 0)", "gl.minimum(end - matrix * several, several)"
+    new = f"batch = group * several + {low} + (r - {low} + gl.program_id(0) * 15) % ({high} - {low})\n"
+    return text.replace("batch = group * several + r\n", new)
+
+
 def variants(emit):
     """Texts by name: "o", "c" or "q", and behind it what it is; with "8", for 768 tokens, 16 heads and 64 sequences."""
     v = {}
@@ -192,6 +210,9 @@ def variants(emit):
             v[f"c{at}_{name}"] = of("c", *how)
         v[f"c{at}_2x128t"] = of("c", 2, 64, 128, 2, turns=True)
         v[f"c{at}f"] = sub(v[f"c{at}"], "                mbarrier.arrive(Q_i_free", "                fence_async_shared()\n                mbarrier.arrive(Q_i_free")
+    v["cl"], v["ce"] = early(v["c"], "L_i"), early(v["c"], "L_i", "v_i")
+    v["ctl"], v["cte"] = early(v["ct"], "L_i"), early(v["ct"], "L_i", "v_i")
+    v["oa"], v["ca"], v["ola"] = apart(v["o"]), apart(v["c"]), apart(v["ol"])
     q = emit("q")
     v["q"], v["qf"], v["qs"], v["qfs"] = q, freed_once(q), synced(q), synced(freed_once(q))
     return v
