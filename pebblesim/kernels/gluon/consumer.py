@@ -264,10 +264,26 @@ class Consumer(TablesRoles):
         super().ended(done)
 
     def give_back(self, buffer: Buffer, at: Any) -> None:
-        """Give a slot back, once the vectors in it are in registers."""
-        for other in self.plan.together(buffer):
-            self._fetch(other.read.tile)
+        """Give a slot back, once the vectors in it are in registers.
+
+        Behind a fence, if only products that were put off take them: a thread may not have their words yet.
+        """
+        tiles = [other.read.tile for other in self.plan.together(buffer) if other.vector]
+        for tile in tiles:
+            self._fetch(tile)
+        self.say(*[st.Fence()] * (at == "slot" and any(self._late_alone(tile) for tile in tiles)))
         super().give_back(buffer, at)
+
+    def _late_alone(self, vector: ir.Tile) -> bool:
+        """Whether all products of an iteration that take a vector, or what is made of it, are put off."""
+        made, taken = {vector}, list[ir.Compute]()
+        for node in self.plan.loop.body:
+            if isinstance(node, ir.Compute) and any(ref.tile in made for ref in ir.refs(node.expr)):
+                if isinstance(node.expr, ir.MatMul):
+                    taken.append(node)
+                else:
+                    made.add(node.target.tile)
+        return bool(taken) and all(node in self.plan.late for node in taken)
 
     def _note(self, node: ir.Compute) -> None:
         slot = "last" if self._of_before else "slot"

@@ -62,7 +62,6 @@ BEGINNING, FEWEST = 10, 18
 """Sequences that a block could have in the time that it takes to read its rows of a bias, and to write those of dB; and
 the fewest of a block, with these."""
 
-
 AFTER = st.Let((TURN,), (ONE,), more=True)
 """What counts the sequences of a block."""
 
