@@ -1,6 +1,6 @@
 """All tiles that may compute a short attention, those that are offered and others, on the card alone.
 
-python benchmarks/gpu/every_tiling.py -o FOLDER --time-limit 90 [--workers 12] [--shape 3/3 …]
+python benchmarks/gpu/every_tiling.py -o FOLDER --time-limit 90 [--workers 12] [--shape 3/3 …] [--way backward]
 
 Shapes are those of drawn_race.py, by seed and number. Each row of FOLDER/every_tiling.jsonl is a pass of one shape with
 one tiling: its forecast, its time on the card alone, what its kernels take, and how far its results are from those of
@@ -80,6 +80,7 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=90.0, help="seconds after which nothing new is begun")
     parser.add_argument("--workers", type=int, default=12, help="processes that compile kernels")
     parser.add_argument("--shape", nargs="*", default=SHAPES, help="SEED/NUMBER or sizes, as drawn_race.py has them")
+    parser.add_argument("--way", nargs="*", choices=WAYS, help="these passes of all shapes")
     asked = parser.parse_args()
     asked.output.mkdir(parents=True, exist_ok=True)
     file, until = asked.output / "every_tiling.jsonl", time.monotonic() + asked.time_limit
@@ -107,6 +108,7 @@ def all_cases(asked: Any) -> Iterator[Case]:
     """All passes and tilings, the offered ones first."""
     forward = [(shape, "forward") for shape in asked.shape if shape != SHORT[1]]
     wanted = forward + [(shape, "backward") for shape in asked.shape if shape in BACKWARD]
+    wanted = [(shape, way) for shape in asked.shape for way in asked.way] if asked.way else wanted
     made = [(*each, at) for each in wanted for at in range(len(tilings(*each)))]
     yield from sorted(made, key=lambda case: case[2] > 0)
 

@@ -1,12 +1,13 @@
-"""Latent attention whose heads share few keys, trained with these heads in parts and together; on a Hopper GPU.
+"""Attention whose heads share few keys, trained with these heads in parts and together; on a Hopper GPU.
 
     python benchmarks/gpu/heads_apart.py -o FOLDER [--seed 1] [--drawn 2] [--time-limit 150]
+    python benchmarks/gpu/heads_apart.py -o FOLDER --groups [--time-limit 60]
 
-Keys have 576 columns, of which the first 512 are the values. For 128 heads and 1,024 keys, for shapes that the seed
-draws, and for some others, `attention` is timed with gradients: on the card alone, with launches, and kernel by kernel,
-with so many parts of the heads. A row has the times in microseconds, TFLOP/s of useful operations, errors against
-float64 at some hundred keys, and whether a second call gives the same bits. What is there is not measured again.
-`--table` shows the rows, without a GPU.
+Latent keys have 576 columns, of which the first 512 are the values. For 128 heads and 1,024 keys, for shapes that the
+seed draws, and for some others, `attention` is timed with gradients: on the card alone, with launches, and kernel by
+kernel, with so many parts of the heads. With `--groups`, groups of 8 heads have keys and values of d = 96 to 256. A row
+has the times in microseconds, TFLOP/s of useful operations, errors against float64 at some hundred keys, and whether a
+second call gives the same bits. What is there is not measured again. `--table` shows the rows, without a GPU.
 """
 
 from __future__ import annotations
@@ -17,12 +18,38 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-D_K, D_V = 576, 512
 
-SHAPES = ((1024, 128), (1024, 64), (2048, 64), (2048, 128), (512, 128), (4096, 16))
-"""Keys, and heads that share them."""
+class Shape(NamedTuple):
+    """Keys, query heads, KV heads, head dimensions, and whether values are the first columns of keys."""
+
+    n: int
+    heads: int
+    kv_heads: int = 1
+    d_k: int = 576
+    d_v: int = 512
+    latent: bool = True
+
+    @property
+    def name(self) -> str:
+        """The shape, as rows name it."""
+        if self.latent:
+            return f"{self.heads} heads, n = {self.n}"
+        return f"{self.heads} heads on {self.kv_heads}, n = {self.n}, d = {self.d_k}"
+
+
+SHAPES = tuple(Shape(*each) for each in ((1024, 128), (1024, 64), (2048, 64), (2048, 128), (512, 128), (4096, 16)))
+"""Latent attentions."""
+
+GROUPS = tuple(
+    Shape(n, heads, kv_heads, d, d, latent=False)
+    for n, heads, kv_heads, d in ((8730, 16, 2, 96), (9672, 16, 2, 128), (7198, 64, 8, 192), (10486, 64, 8, 256))
+)
+"""Groups of heads: those of the race."""
+
+CAUSAL = {9672: (False,)}
+"""Masks of groups, where they are not causal alone."""
 
 FEWEST, MOST = 300, 3000
 """Keys that are drawn."""
@@ -34,14 +61,16 @@ def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     from pebblesim.operator.launching import launching
 
     chance = random.Random(asked.seed)
-    drawn = [(chance.randint(FEWEST, MOST), chance.choice((16, 64, 128))) for _ in range(asked.drawn)]
+    drawn = [Shape(chance.randint(FEWEST, MOST), chance.choice((16, 64, 128))) for _ in range(asked.drawn)]
     chosen, long_enough = launching.parts_of_heads, launching.long_enough
-    for n, heads in (SHAPES[0], *drawn, *SHAPES[1:]):
+    for shape in GROUPS if asked.groups else (SHAPES[0], *drawn, *SHAPES[1:]):
+        shared, n = shape.heads // shape.kv_heads, shape.n
         most = max(1, cards.of_device(torch.cuda.get_device_properties(0)).size("multiprocessors") // -(-n // 128))
-        for causal in (False, True):
-            for parts in (0, 1, *(2**at for at in range(1, heads.bit_length()) if most / 4 < 2**at <= 2 * most)):
-                key = f"{heads} heads, n = {n}, {'causal' if causal else 'none'}, {parts or 'chosen'} parts"
-                if key in known or (parts > 1 and asked.few and (n, heads) != SHAPES[0]):
+        tried = [2**at for at in range(1, shared.bit_length()) if asked.groups or most / 4 < 2**at <= 2 * most]
+        for causal in CAUSAL.get(n, (True,)) if asked.groups else (False, True):
+            for parts in (0, 1, *tried):
+                key = f"{shape.name}, {'causal' if causal else 'none'}, {parts or 'chosen'} parts"
+                if key in known or (parts > 1 and asked.few and shape != SHAPES[0]):
                     continue
                 seen: list[int] = []
 
@@ -51,10 +80,10 @@ def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
 
                 launching.parts_of_heads = some
                 launching.long_enough = (lambda *given: True) if parts else long_enough
-                row = {"key": key, "n": n, "heads": heads, "causal": causal, "seed": asked.seed}
+                row = {"key": key, **shape._asdict(), "causal": causal, "seed": asked.seed}
                 row |= {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
                 try:
-                    yield row | measured(torch, n, heads, causal) | {"parts": seen[-1] if seen else 1}
+                    yield row | measured(torch, shape, causal) | {"parts": seen[-1] if seen else 1}
                 except Exception as error:
                     yield row | {"error": f"{type(error).__name__}: {error}"[:300]}
                 torch.cuda.empty_cache()
@@ -68,43 +97,50 @@ def forget() -> None:
         table.clear()
 
 
-def measured(torch: Any, n: int, heads: int, causal: bool) -> dict[str, Any]:
+def right(torch: Any, leaves: list[Any], dO: Any, causal: bool) -> tuple[Any, ...]:
+    """The gradients in float64, of leaves with few tokens."""
+    wide = [each.detach().double().requires_grad_() for each in leaves]
+    q, (k, v), n = wide[0], (wide[1], wide[-1][..., : dO.shape[-1]]), dO.shape[-2]
+    k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], 1) for each in (k, v))
+    scores = q @ k.transpose(2, 3) * q.shape[-1] ** -0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones(n, n, device="cuda", dtype=torch.bool).triu(1), -torch.inf)
+    found: tuple[Any, ...] = torch.autograd.grad(torch.softmax(scores, -1) @ v, wide, dO.double())
+    return found
+
+
+def measured(torch: Any, shape: Shape, causal: bool) -> dict[str, Any]:
     """Times of both passes, and of forward alone; errors and bits at some hundred keys."""
     from timing import by_kernel, together
 
     from pebblesim.gpu.torch import attention
 
-    def inputs(n: int) -> list[Any]:
+    def inputs(n: int) -> tuple[list[Any], Any]:
         make = torch.Generator(device="cuda").manual_seed(n)
-        shapes = (heads, D_K), (1, D_K), (heads, D_V)
-        return [torch.randn(1, h, n, d, device="cuda", dtype=torch.bfloat16, generator=make) for h, d in shapes]
+        sizes = [(shape.heads, shape.d_k), (shape.kv_heads, shape.d_k), (shape.kv_heads, shape.d_v)]
+        sizes = [*sizes[: 2 if shape.latent else 3], (shape.heads, shape.d_v)]
+        *x, dO = (torch.randn(1, h, n, d, device="cuda", dtype=torch.bfloat16, generator=make) for h, d in sizes)
+        return [each.requires_grad_() for each in x], dO
 
-    def attend(q: Any, k: Any) -> Any:
-        return attention(q, k, k[..., :D_V], is_causal=causal, enable_gqa=True)
+    def attend(*x: Any) -> Any:
+        return attention(x[0], x[1], x[-1][..., : shape.d_v], is_causal=causal, enable_gqa=True)
 
     forget()
-    few = min(n, 131 + n % 64)
-    q, k, dO = inputs(few)
-    leaves = [each.requires_grad_() for each in (q, k)]
+    leaves, dO = inputs(min(shape.n, 131 + shape.n % 64))
     found, again = (torch.autograd.grad(attend(*leaves), leaves, dO) for _ in "12")
-    wide = [each.detach().double().requires_grad_() for each in leaves]
-    scores = wide[0] @ wide[1].transpose(2, 3) * D_K**-0.5
-    if causal:
-        scores = scores.masked_fill(torch.ones(few, few, device="cuda", dtype=torch.bool).triu(1), -torch.inf)
-    right = torch.autograd.grad(torch.softmax(scores, -1) @ wide[1][..., :D_V], wide, dO.double())
-    wrong = [float(f"{(a - b).norm() / b.norm():.2e}") for a, b in zip(found, right, strict=True)]
+    pairs = zip(found, right(torch, leaves, dO, causal), strict=True)
+    wrong = [float(f"{(a - b).norm() / b.norm():.2e}") for a, b in pairs]
     same = all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
-    del scores, wide, right, found, again
+    del found, again
 
-    q, k, dO = inputs(n)
-    leaves = [each.requires_grad_() for each in (q, k)]
+    leaves, dO = inputs(shape.n)
     calls = {
         "forward": [lambda: attend(*(each.detach() for each in leaves))],
         "both": [lambda: torch.autograd.grad(attend(*leaves), leaves, dO)],
     }
     times = together(torch, calls, 3)
-    pairs = n * n * heads * (0.5 if causal else 1.0)
-    useful = {"forward": 2 * pairs * (D_K + D_V), "both": 2 * pairs * (4 * D_K + 3 * D_V)}
+    number = shape.n**2 * shape.heads * (0.5 if causal else 1.0)
+    useful = {"forward": 2 * number * (shape.d_k + shape.d_v), "both": 2 * number * (4 * shape.d_k + 3 * shape.d_v)}
     spent = {name: each["card_us"] for name, each in times.items()} | {"wall": times["both"]["wall_us"]}
     spent["backward"] = spent["both"] - spent["forward"]
     useful |= {"wall": useful["both"], "backward": useful["both"] - useful["forward"]}
@@ -120,7 +156,7 @@ def table(found: list[dict[str, Any]]) -> str:
     for row in found:
         if "tflops" in row:
             mask, rates = "causal" if row["causal"] else "none", row["tflops"]
-            said = [f"{row['heads']}, {row['n']:,}", mask, str(row["parts"])]
+            said = [row["key"].rpartition(f", {mask}")[0], mask, str(row["parts"])]
             said += [str(rates[name]) for name in ("forward", "backward", "both", "wall")]
             lines.append(f"| {' | '.join(said)} |")
     return "\n".join(lines)
@@ -132,6 +168,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--drawn", type=int, default=2, help="shapes that the seed draws")
     parser.add_argument("--few", action="store_true", help="other numbers of parts for the first shape alone")
+    parser.add_argument("--groups", action="store_true", help="groups of heads, with d = 96 to 256")
     parser.add_argument("--time-limit", type=float, default=150.0)
     parser.add_argument("--table", action="store_true", help="show the rows that are there")
     asked = parser.parse_args()

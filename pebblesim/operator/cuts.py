@@ -8,15 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 UNIT = 128
-"""Queries are cut into multiples of them, which tiles divide."""
+"""Queries are cut into multiples of them, which tiles divide, and which are the rows of a block."""
 
-MORE, MOST = 2, 64
-"""Numbers of parts of the queries that are tried, from the least one on, and the largest: more may use all
-multiprocessors better."""
+WAVES, FEW, MOST = (1, 2, 4, 8), 8, 64
+"""Times all multiprocessors that a part of the queries has blocks, so many that the parts are few, and the most parts.
+
+Under a causal mask the blocks of a shorter part are more alike.
+"""
+
+NEARLY = 0.75
+"""Part of a wave that is worth more than to leave it out, behind others: under a causal mask its blocks are the short
+ones."""
 
 KV_HEADS = 1, 2, 4
 """KV heads that are computed at once, where queries are cut: with several of them blocks are more alike."""
@@ -64,7 +70,7 @@ class Cut(NamedTuple):
 
 
 def cuts(
-    pattern: Any, n_q: int, n_k: int, heads: int, tables: int, room: int, sums: int = 0, more: int = MORE
+    pattern: Any, n_q: int, n_k: int, heads: int, tables: int, room: int, units: int, sums: int = 0
 ) -> Iterator[Cut]:
     """The ways to cut heads that share keys, or queries, so that tables of a part have room.
 
@@ -76,8 +82,8 @@ def cuts(
         heads: KV heads in all.
         tables: bytes of the tables of a KV head, of all heads that share it.
         room: bytes that tables and sums may take.
+        units: multiprocessors of the card.
         sums: bytes of the sums of a KV head that memory has from one part to the next.
-        more: numbers of parts of the queries that are tried, from the least one on.
     """
     shared, mask = pattern.shared, pattern.mask
     for some in (n for n in range(shared - 1, 0, -1) if shared % n == 0 and tables * n <= (room - sums) * shared):
@@ -86,18 +92,50 @@ def cuts(
     if mask is None or (at_end and (mask.before, mask.after) == (None, 0)):
         for kv_heads in (n for n in KV_HEADS if heads % n == 0):
             pairs = max(0, room - sums * kv_heads) * n_q * n_k // (tables * kv_heads)
-            ends = (_ends(n_q, n_k, mask is not None, parts, pairs) for parts in range(2, min(n_q // UNIT, MOST) + 1))
-            yield from (Cut(kv_heads, shared, each) for each in islice(filter(None, ends), more))
+            for ends in _in_parts(n_q, n_k, mask is not None, units / (kv_heads * shared), pairs):
+                yield Cut(kv_heads, shared, ends)
 
 
-def _ends(n_q: int, n_k: int, causal: bool, parts: int, pairs: int) -> tuple[int, ...]:
-    """The ends of as many parts of about the same size with this number of pairs at most; empty if they have more."""
-    ends = [n_q]
-    for left in range(parts, 0, -1):
-        keys = ends[-1] + n_k - n_q if causal else n_k
-        alike = ends[-1] * (left - 1) // left // UNIT * UNIT
-        start = max(alike, -(-(ends[-1] - pairs // keys) // UNIT) * UNIT)
-        if start >= ends[-1]:
-            return ()
+def _in_parts(n_q: int, n_k: int, causal: bool, wave: float, pairs: int) -> Iterator[tuple[int, ...]]:
+    """The ends of parts of the queries with this number of pairs at most.
+
+    `wave`: tiles of queries whose blocks have a multiprocessor each: a block more would run alone behind them.
+    """
+
+    def of(most: float) -> tuple[int, ...]:
+        return _ends(n_q, n_k, causal, wave, most, pairs)
+
+    waves = next((each for each in WAVES if len(of(each * wave)) <= FEW), WAVES[-1])
+    found, fewest = [of(waves * wave), of(2 * waves * wave)], len(of(n_q))
+    if not causal and fewest:
+        found.append(of(-(-n_q // fewest // UNIT)))  # of the same size
+    yield from dict.fromkeys(each for each in found if 1 < len(each) <= MOST)
+
+
+def _ends(n_q: int, n_k: int, causal: bool, wave: float, most: float, pairs: int) -> tuple[int, ...]:
+    """The ends of parts of the queries, from the last part on, with so many tiles at most and as there is room for.
+
+    More than one wave are whole ones, but for a last one that is nearly full. The first part has the rest, together
+    with the next one if there is room. Empty if there is no room for a tile.
+    """
+    ends, start = list[int](), n_q
+
+    def fitting(end: int) -> int:
+        return pairs // _whole(end + n_k - n_q if causal else n_k) // UNIT
+
+    while start > 0:
         ends.append(start)
-    return tuple(reversed(ends[:-1])) if start == 0 else ()
+        tiles = min(most, fitting(start))
+        over = tiles % wave if tiles > wave else 0
+        tiles = max(1, int(tiles if over >= NEARLY * wave else tiles - over)) if tiles else 0
+        if not tiles:
+            return ()
+        start = _whole(start) - tiles * UNIT
+    if len(ends) > 2 and _whole(ends[-2]) <= fitting(ends[-2]) * UNIT:
+        ends.pop()
+    return tuple(reversed(ends))
+
+
+def _whole(n: int) -> int:
+    """A number of queries or keys as tiles have them."""
+    return -(-n // UNIT) * UNIT

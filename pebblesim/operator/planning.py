@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from pebblesim.advice import cards
-from pebblesim.advice.forecast import Forecast, forecast, forecasts
+from pebblesim.advice.forecast import Forecast, LaunchForecast, forecast, forecasts
 from pebblesim.advice.tiles import PART, PROBLEM, Tiling
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import BYTES
@@ -33,8 +33,8 @@ ROOM = 2**30
 STEPS = 8
 """Lengths are rounded up to multiples of this part of a power of two where memory is limited."""
 
-MORE_BACKWARD = 4
-"""Numbers of parts of the queries that are tried for a backward pass, from the least one on."""
+PARTS = 8
+"""Parts of a pass whose times are forecast, at most: others take as long for each pair."""
 
 KEPT = 4096
 """Choices, and forecasts for rounded lengths, that are kept by their arguments."""
@@ -51,7 +51,7 @@ class Choice:
     """Kernels for some lengths.
 
     Attributes:
-        forecast: their tiles, and their time for the lengths they were chosen for.
+        forecast: their tiles, and their time for the lengths they were chosen for, which are rounded without a cut.
         even: whether their tiles divide these lengths.
         bytes: bytes of the tables that they keep for all heads that are computed at once.
         cut: the parts that are computed one after the other; None if it is computed as a whole.
@@ -80,12 +80,33 @@ def supported(name: str, option: str) -> cards.Card:
 def first_at(
     best: Choice, dims: Mapping[str, int], card: cards.Card, dtype: str, heads: int, pattern: Pattern
 ) -> Forecast:
-    """The forecast of the kernels that are used, for these sizes: of some heads that share keys at a time."""
-    if best.cut is None:
-        return at_sizes(best.forecast, dims, card, dtype, heads, pattern)
-    some, own, rounds = _part(best.cut, tuple(dims.items()), heads, pattern)
-    made = forecast(best.forecast.tiling, dict(some), card, dtype, best.cut.kv_heads, expected(own.mask))
-    return replace(_launched(made), rounds=rounds)
+    """The forecast of the kernels that were chosen for these sizes."""
+    if best.cut is not None:
+        return best.forecast
+    return at_sizes(best.forecast, dims, card, dtype, heads, pattern)
+
+
+def _of_parts(
+    cut: Cut, tiling: Tiling, dims: Dims, heads: int, dtype: str, pattern: Pattern, card: cards.Card
+) -> Forecast:
+    """The forecast of a pass in parts."""
+    own, parts = cut.pattern(pattern), [*cut.sizes(pattern, dict(dims)["n_k"])]
+    some = parts[:: -(-len(parts) // PARTS)]
+    others = sum(rows * keys for rows, keys in parts) / sum(rows * keys for rows, keys in some)
+    made = list[LaunchForecast]()
+    for rows, keys in some:
+        sizes = tuple({**dict(dims), "n_q": rows, "n_k": keys}.items())
+        made += _of_part(tiling, sizes, card, dtype, cut.kv_heads, own.mask)
+    rounds = heads // cut.kv_heads * (pattern.shared // cut.heads)
+    return Forecast(tiling, tuple(replace(each, seconds=each.seconds * others) for each in made), rounds)
+
+
+@lru_cache(maxsize=KEPT)
+def _of_part(
+    tiling: Tiling, sizes: Dims, card: cards.Card, dtype: str, heads: int, mask: Band | None
+) -> tuple[LaunchForecast, ...]:
+    """Forecasts of the launches of a part."""
+    return _launched(forecast(tiling, dict(sizes), card, dtype, heads, expected(mask))).launches
 
 
 @lru_cache(maxsize=KEPT)
@@ -131,14 +152,15 @@ def _parts_forward(
     `tables`: bytes of those of all heads that share keys.
     """
     n_q, n_k = dict(dims)["n_q"] // pattern.shared, dict(dims)["n_k"]
-    for cut in ways_to_cut(pattern, n_q, n_k, heads, tables, room):
-        some, own, rounds = _part(cut, dims, heads, pattern)
+    for cut in ways_to_cut(pattern, n_q, n_k, heads, tables, room, card.size("multiprocessors")):
+        some, own = _part(cut, dims, pattern)
         alone = _first("forward", rounded_up(some, own, 1), some, cut.kv_heads, dtype, own, None, card)
         _, taken = _of_lengths(alone.forecast.tiling, dims[2:], dtype, own.mask)
         blocks = {**dict(dims), **alone.forecast.tiling.blocks}
         most = cut.kv_heads * max(taken({**blocks, "n_q": n, "n_k": keys}) for n, keys in cut.sizes(pattern, n_k))
         if most <= room:
-            yield Choice(replace(alone.forecast, rounds=rounds), alone.even, most, cut)
+            of_parts = _of_parts(cut, alone.forecast.tiling, dims, heads, dtype, pattern, card)
+            yield Choice(of_parts, alone.even, most, cut)
 
 
 def _parts_backward(
@@ -149,8 +171,8 @@ def _parts_backward(
     n_q, n_k = whole["n_q"] // pattern.shared, whole["n_k"]
     tables = BYTES[dtype] * UNIT**2 * -(-whole["n_q"] // UNIT) * -(-n_k // UNIT)
     of_key = BYTES["float32"] * (whole["d_k"] + whole["d_v"])
-    for cut in ways_to_cut(pattern, n_q, n_k, heads, tables, room, of_key * n_k, MORE_BACKWARD):
-        some, own, rounds = _part(cut, dims, heads, pattern)
+    for cut in ways_to_cut(pattern, n_q, n_k, heads, tables, room, card.size("multiprocessors"), of_key * n_k):
+        some, own = _part(cut, dims, pattern)
         alone = _suiting(PART, rounded_up(some, own, 1), some, cut.kv_heads, dtype, own, None, card)
         if alone is None:
             continue
@@ -159,19 +181,18 @@ def _parts_backward(
         even = not any(size[name] % side for size in each for name, side in sides)
         most = cut.kv_heads * max(taken(size) + of_key * (n_k - size["n_k"]) for size in each)
         if most <= room:
-            yield Choice(replace(alone.forecast, rounds=rounds), even, most, cut)
+            of_parts = _of_parts(cut, alone.forecast.tiling, dims, heads, dtype, pattern, card)
+            yield Choice(of_parts, even, most, cut)
 
 
-def _part(cut: Cut, dims: Dims, heads: int, pattern: Pattern) -> tuple[Dims, Pattern, int]:
-    """The sizes of a part that has as many queries and keys as parts have in the mean, its pairs, and the number of
-    parts."""
+def _part(cut: Cut, dims: Dims, pattern: Pattern) -> tuple[Dims, Pattern]:
+    """The sizes of a part that has as many queries and keys as parts have in the mean, and its pairs."""
     keys, parts = cut.keys(pattern, dict(dims)["n_k"]), len(cut.ends)
     own = {"n_q": cut.ends[-1] // parts, "n_k": sum(keys) // parts}
     if parts > 1:
         own = {name: -(-size // UNIT) * UNIT for name, size in own.items()}
     own["n_q"] *= cut.heads
-    some = tuple((name, own.get(name, size)) for name, size in dims)
-    return some, cut.pattern(pattern), heads // cut.kv_heads * (pattern.shared // cut.heads) * parts
+    return tuple((name, own.get(name, size)) for name, size in dims), cut.pattern(pattern)
 
 
 def ranked_for(

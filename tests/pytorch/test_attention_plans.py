@@ -134,7 +134,7 @@ def test_a_limit_chooses_few_kernels_for_many_lengths() -> None:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("d", [64, 128, 256, 512])
 def test_few_kernels_serve_all_lengths(d: int, causal: bool, gluon: bool) -> None:
-    """At most 8 sources for each pass of 2, 16 or 64 heads, with tables of any size; with d = 512 of all of them.
+    """At most 9 sources for each pass of 2, 16 or 64 heads, with tables of any size; with d = 512 of all of them.
 
     Those of powers of two, and of these less one, serve 50 lengths drawn by a seed. Sources for lengths that tiles cut
     evenly know that 16 divides them, too; other sources are for any number.
@@ -151,8 +151,8 @@ def test_few_kernels_serve_all_lengths(d: int, causal: bool, gluon: bool) -> Non
             return {(each.forecast.tiling, each.even) for each in made}
 
         seen = [sources([2**bits - less for bits in range(5, 15) for less in (0, 1)], heads) for heads in (2, 16, 64)]
-        assert all(len(each) <= 8 for each in seen)
-        assert len(set().union(*seen)) <= 8 or d < 512
+        assert all(len(each) <= 9 for each in seen)
+        assert len(set().union(*seen)) <= 9 or d < 512
         assert sources(drawn, 16) <= seen[1]
 
 

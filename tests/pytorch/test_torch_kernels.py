@@ -203,7 +203,7 @@ def test_parts_have_all_queries_once_and_their_tables_room(n: Any, heads: Any, m
     (n_q, more), (kv_heads, shared) = n, heads
     n_k = n_q + more
     tables = 2 * n_q * n_k * shared
-    for cut in cuts(Pattern(mask, shared), n_q, n_k, kv_heads, tables, room, sums):
+    for cut in cuts(Pattern(mask, shared), n_q, n_k, kv_heads, tables, room, 132, sums):
         assert kv_heads % cut.kv_heads == shared % cut.heads == 0 and cut.ends[-1] == n_q
         lengths, keys = [each.stop - each.start for each in cut.spans], cut.keys(Pattern(mask, shared), n_k)
         assert min(lengths) > 0 and sum(lengths) == n_q and not any(end % 128 for end in cut.ends[:-1])
