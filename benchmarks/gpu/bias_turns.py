@@ -192,6 +192,94 @@ def apart(text):
     return text.replace("batch = group * several + r\n", new)
 
 
+def layouts(text, side):
+    """With the layouts of tiles of so many columns."""
+    from pebblesim.kernels.gluon.gradients import _as_in_registers
+    from pebblesim.kernels.terms import text as printed
+
+    known = f"tile_{side} = gl.constexpr" in text, f"order_{side} = gl.constexpr" in text
+    tile = f"tile_{side} = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {side}, 16]))\n"
+    order = f"order_{side} = gl.constexpr(gl.SharedLinearLayout({printed(_as_in_registers(side))}))\n"
+    return text.replace("rows_32 = gl.const", tile * (not known[0]) + order * (not known[1]) + "rows_32 = gl.const", 1)
+
+
+def kept_in(text, room, before, side):
+    """Rows of the bias in tiles of fewer columns."""
+    t, number = layouts(text, side), 384 // side
+    t = t.replace(f"for tile in range(w, {384 // before}, 3):", f"for tile in range(w, {number}, 3):")
+    t = t.replace(f"tile * {before} + gl.arange(0, {before}, gl.SliceLayout(0, tile_{before}))", f"tile * {side} + gl.arange(0, {side}, gl.SliceLayout(0, tile_{side}))")
+    t = t.replace(f"{room} = gl.allocate_shared_memory(gl.float32, [{384 // before}, 64, {before}], order_{before})", f"{room} = gl.allocate_shared_memory(gl.float32, [{number}, 64, {side}], order_{side})")
+    t = t.replace(f"SliceLayout(1, tile_{before})", f"SliceLayout(1, tile_{side})").replace(f"DotOperandLayout(0, tile_{before}, 2)", f"DotOperandLayout(0, tile_{side}, 2)")
+    return t
+
+
+def halves_of_O(o):
+    """A tile in two halves: the product with V of one runs beside the exponentials of the other."""
+    t = kept_in(o, "bias_rows", 128, 64)
+    a = t.index("                P = warpgroup_mma(Q_i_16")
+    b = t.index("                mbarrier.arrive(K_j_free", a)
+    body = """K = K_j.index(slot).reshape([128, 32])
+V = V_j.index(slot).reshape([128, 32])
+P = warpgroup_mma(Q_i_16, K.slice(0, 64).permute((1, 0)), bias_rows.index(2 * j).load(tile_64), is_async=True)
+P_2 = warpgroup_mma(Q_i_16, K.slice(64, 64).permute((1, 0)), bias_rows.index(2 * j + 1).load(tile_64), is_async=True)
+P = warpgroup_mma_wait(1, deps=(P,))
+m_new = gl.max(P, axis=1)
+P_2 = warpgroup_mma_wait(0, deps=(P_2,))
+m_new = gl.maximum(m_new, gl.max(P_2, axis=1)) * 0.25503486164919736
+m_new = gl.maximum(m_i, m_new)
+m_i = gl.exp2(gl.where(m_i == m_new, 0.0, m_i - m_new))
+less = gl.where(m_new != float("-inf"), m_new, 0.0)
+P = gl.exp2(P * 0.25503486164919736 - less[:, None])
+O_i = gl.convert_layout(m_i, gl.SliceLayout(1, tile_32))[:, None] * O_i
+P_16 = gl.convert_layout(P.to(gl.bfloat16), gl.DotOperandLayout(0, tile_32, 2))
+O_i = warpgroup_mma(P_16, V.slice(0, 64), O_i, is_async=True)
+P_2 = gl.exp2(P_2 * 0.25503486164919736 - less[:, None])
+l_i = m_i * l_i
+l_i += gl.sum(P, axis=1)
+l_i += gl.sum(P_2, axis=1)
+m_i = m_new
+P_16_2 = gl.convert_layout(P_2.to(gl.bfloat16), gl.DotOperandLayout(0, tile_32, 2))
+O_i = warpgroup_mma(P_16_2, V.slice(64, 64), O_i, is_async=True)
+O_i, P_16, P_16_2 = warpgroup_mma_wait(0, deps=(O_i, P_16, P_16_2))
+"""
+    return t[:a] + "".join(f"                {line}\n" for line in body.splitlines()) + t[b:]
+
+
+def joined(oh):
+    """Maxima and sums of both halves at once."""
+    t = sub(oh, "                m_new = gl.max(P, axis=1)\n", "")
+    t = sub(t, "gl.maximum(m_new, gl.max(P_2, axis=1))", "gl.max(gl.maximum(P, P_2), axis=1)")
+    t = sub(t, "                l_i += gl.sum(P, axis=1)\n", "")
+    return sub(t, "l_i += gl.sum(P_2, axis=1)", "l_i += gl.sum(P + P_2, axis=1)")
+
+
+def halves_of_keys(c, early=True):
+    """A tile in two halves: their products run beside exponentials, and beside dS."""
+    t = kept_in(c, "bias_T_rows", 64, 32)
+    a = t.index("                P = warpgroup_mma(K_j_16")
+    b = t.index("                mbarrier.arrive(Q_i_free", a)
+    vectors = lambda x: [f"{x}_{h} = {x}_i_ring.index(slot).reshape([64]).slice({32 * h}, 32).load(gl.SliceLayout(0, tile_32))" for h in (0, 1)]
+    body = ["Q = Q_i.index(slot).reshape([64, 32])", "dO = dO_i.index(slot).reshape([64, 32])"]
+    body += vectors("L")
+    for h in (0, 1):
+        body.append(f"P_{h} = warpgroup_mma(K_j_16, Q.slice({32 * h}, 32).permute((1, 0)), bias_T_rows.index(2 * i + {h}).load(tile_32), is_async=True)")
+    for h in (0, 1):
+        body.append(f"dS_{h} = warpgroup_mma(V_j_16, dO.slice({32 * h}, 32).permute((1, 0)), gl.zeros([64, 32], gl.float32, tile_32), use_acc=False, is_async=True)")
+    for h in (0, 1):
+        body.append(f"P_{h} = warpgroup_mma_wait(3, deps=(P_{h},))")
+        body.append(f"P_{h} = gl.exp2(P_{h} * 0.25503486164919736 - L_{h}[None, :])")
+        body.append(f"P_16_{h} = gl.convert_layout(P_{h}.to(gl.bfloat16), gl.DotOperandLayout(0, tile_32, 2))")
+        body.append(f"dV_j = warpgroup_mma(P_16_{h}, dO.slice({32 * h}, 32), dV_j, is_async=True)")
+    body += vectors("v")
+    for h in (0, 1):
+        body.append(f"dS_{h} = warpgroup_mma_wait(2, deps=(dS_{h},))")
+        body.append(f"dS_{h} = P_{h} * (dS_{h} - v_{h}[None, :])")
+        body.append(f"dS_16_{h} = gl.convert_layout(dS_{h}.to(gl.bfloat16), gl.DotOperandLayout(0, tile_32, 2))")
+        body.append(f"dK_j = warpgroup_mma(dS_16_{h}, Q.slice({32 * h}, 32), dK_j, is_async=True)")
+    body.append("dV_j, P_16_0, P_16_1, dK_j, dS_16_0, dS_16_1 = warpgroup_mma_wait(0, deps=(dV_j, P_16_0, P_16_1, dK_j, dS_16_0, dS_16_1))")
+    return t[:a] + "".join(f"                {line}\n" for line in body) + t[b:]
+
+
 def variants(emit):
     """Texts by name: "o", "c" or "q", and behind it what it is; with "8", for 768 tokens, 16 heads and 64 sequences."""
     v = {}
@@ -213,6 +301,8 @@ def variants(emit):
     v["cl"], v["ce"] = early(v["c"], "L_i"), early(v["c"], "L_i", "v_i")
     v["ctl"], v["cte"] = early(v["ct"], "L_i"), early(v["ct"], "L_i", "v_i")
     v["oa"], v["ca"], v["ola"] = apart(v["o"]), apart(v["c"]), apart(v["ol"])
+    v["oh"], v["ch"] = halves_of_O(v["o"]), halves_of_keys(v["c"])
+    v["ohj"] = joined(v["oh"])
     q = emit("q")
     v["q"], v["qf"], v["qs"], v["qfs"] = q, freed_once(q), synced(q), synced(freed_once(q))
     return v
