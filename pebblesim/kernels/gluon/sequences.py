@@ -231,6 +231,12 @@ class SequencesRoles(Consumer):
         layout = call("DotOperandLayout", 0, self.scope.layout(self.stays.side), 2)
         self.say(st.Let((name.id,), (buffer.slot(GROUP).call("load", layout),), line=buffer.read.line))
 
+    def read(self, node: ir.Read) -> None:
+        """Note where a tile is; a vector is in registers before products are issued, and not waited for behind them."""
+        super().read(node)
+        if (buffer := self.plan.buffers.get(node.tile)) is not None and buffer.vector:
+            self._fetch(node.tile)
+
     def compute(self, node: ir.Compute) -> None:
         """Compute a tile: exponentials of scores in turn."""
         if self.in_turn and node.target.tile is self.stays.scores and isinstance(node.expr, ir.Elementwise):
