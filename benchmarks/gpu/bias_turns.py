@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from pebblesim.kernels.gluon.gluon import gluon
-from pebblesim.kernels.gluon.sequences import SequencesRoles
 from pebblesim.kernels.passes.sequences import SEQUENCES
 from pebblesim.operator.bias import programs
 from pebblesim.operator.bias.programs import Kernels, Tiling
@@ -41,11 +40,11 @@ def emitted(which: str, groups: int = 0, stay: int = 0, stream: int = 0, stages:
     sizes = {"n_q": lengths[0], "n_k": lengths[1], "d_k": D, "d_v": D, **made.tiling.blocks}
     sizes[SEQUENCES] = max(2, made.sequences)
     stages, together = made.tiling.stages, made.sequences
-    program, usual = programs.program(at, made), SequencesRoles.in_turn
-    SequencesRoles.in_turn = property(lambda roles: not free and usual.fget(roles))  # type: ignore[method-assign]
-    made_text = gluon(program, sizes, "bfloat16", None, scale=D**-0.5, stages=stages, shared=1, at_once=together).text
-    SequencesRoles.in_turn = usual  # type: ignore[method-assign]
-    return made_text
+    program = programs.program(at, made)
+    text = gluon(program, sizes, "bfloat16", None, scale=D**-0.5, stages=stages, shared=1, at_once=together).text
+    name, product = ("flash2_forward", "O_i = warpgroup_mma(P_16") if which == "o" else ("dK_dV", "dV_j = warpgroup_mma(P_16")
+    before = "P = gl.exp2" if which == "o" else "P = warpgroup_mma_wait(1"
+    return text if free or which == "q" else turns(text, name, before, product, n // stream, groups, None)
 
 
 
@@ -80,7 +79,7 @@ def turns(text, name, before, after, tiles, groups=3, running=0):
         if inside and s.startswith(after):
             out += [ind + give, ind + "t += 1\n"]
     t = "".join(out)
-    f = re.search(r"( +)for r in range\((gl.maximum\(begin - rows \* several, 0\)) \+ w, (gl.minimum\(end - rows \* several, several\)), \d\):\n(            .*\n)+", t[t.index(rows):])
+    f = re.search(r"( +)for r in range\((gl.maximum\(begin - matrix \* several, 0\)) \+ w, (gl.minimum\(end - matrix \* several, several\)), \d\):\n(            .*\n)+", t[t.index(rows):])
     start, ind = t.index(rows) + f.end(), f.group(1)
     skip = (f"{ind}low, high = {f.group(2)}, {f.group(3)}\n"
             f"{ind}for again_ in range({tiles} * (gl.cdiv(high - low, {groups}) - gl.cdiv(gl.maximum(high - low - w, 0), {groups}))):\n"

@@ -5,10 +5,6 @@ multiprocessors for each tile of 64 rows. A block has a tile, and a part of the 
 Blocks of all tiles that have the same part run side by side, so that what one of them reads the others find in L2.
 Warpgroups take turns at the sequences of a head, and each has a warp that loads for it alone; rows of the bias are
 there until all of them are done with these. The plan is that of `sequences_plan`.
-
-Warpgroups take exponentials in turn: each waits behind its row maximum, or in front of the wait for its scores, until
-the one before has issued the product that takes its exponentials. If they were free to, all of them would take
-exponentials at the same time, and then all wait for products.
 """
 
 from __future__ import annotations
@@ -45,9 +41,6 @@ TAKEN = "several each all_of_them begin end matrix r group batch again at_rows a
 
 GROUP = Name("w")
 """The number of a warpgroup: of its slots of what stays, too."""
-
-TURNS = Name("turns")
-"""The barriers at which warpgroups wait for their turn at exponentials."""
 
 
 class SequencesRoles(Consumer):
@@ -89,11 +82,10 @@ class SequencesRoles(Consumer):
         """The statements that take shared memory, and make barriers."""
         stays = self.stays
         layout, note = Name(f"order_{stays.side}"), f"line {stays.read.line}: stays for all sequences"
-        turns = [st.Barriers((TURNS.id,), self.plan.warpgroups, (1,))] * self.in_turn
         room = st.Allocate(stays.room, self.kind, (stays.tiles, ROWS, stays.side), layout, note)
         names, groups = [f"{stays.room}_{what}" for what in ("full", "free")], (self.plan.warpgroups,)
         barriers = [st.Barriers((names[0],), 1, groups), st.Barriers((names[1],), 1, groups, names[0])]
-        return [*super().allocated(), room, *barriers, *turns]
+        return [*super().allocated(), room, *barriers]
 
     def addresses(self, setting: Setting, tensors: list[ir.Tensor]) -> list[st.Statement]:
         """Where the rows of a sequence's head begin; the bias has another place for the rows of the block."""
@@ -127,14 +119,17 @@ class SequencesRoles(Consumer):
             st.Let(("turn",), (ONE,), more=True),
             st.Let(("filled",), (high - low,), more=True),
         ]
-        before, in_turn = term("matrix") * several, consumes and self.in_turn
-        first, behind = maximum(term("begin") - before, ZERO), minimum(term("end") - before, several)
+        before = term("matrix") * several
         of_rows: list[st.Statement] = [
             st.Let(("group", "key_head"), (term("matrix") // HEADS, term("matrix") % HEADS)),
             *(self.kept() if consumes else []),
-            *[st.Let(("first", "behind"), (first, behind), "sequences of this head")] * in_turn,
-            st.For("r", first + GROUP, behind, tuple(of_sequence), step=Number(plan.warpgroups)),
-            *(self._missed() if in_turn else []),
+            st.For(
+                "r",
+                maximum(term("begin") - before, ZERO) + GROUP,
+                minimum(term("end") - before, several),
+                tuple(of_sequence),
+                step=Number(plan.warpgroups),
+            ),
             *[st.Arrive(freed(self.stays.room, 0))] * consumes,
         ]
         return [
@@ -142,7 +137,6 @@ class SequencesRoles(Consumer):
             st.Let((self.number.id, "begin"), (call("program_id", 0), call("program_id", 1) * "each")),
             st.Let(("end",), (minimum(term("begin") + "each", "all_of_them"),)),
             st.Let(("turn", "filled"), (ZERO, ZERO), "sequences, and slots of each ring, before one"),
-            *[st.Let(("taken",), (ZERO,), "turns")] * (consumes and self.in_turn),
             st.For("matrix", term("begin") // several, call("cdiv", "end", several), tuple(of_rows)),
         ]
 
@@ -160,7 +154,8 @@ class SequencesRoles(Consumer):
         places = total([start, down.along("[:, None]") * row, across.along("[None, :]")])
         own, columns = (setting.size(rng.dim) for rng in (plan.own, plan.loop.range))
         there = all_of([down.along("[:, None]") < own, across.along("[None, :]") < columns])
-        loaded = call("load", places, mask=there, other=MINUS_INFINITY)
+        inside = {} if setting.even else {"mask": there, "other": MINUS_INFINITY}
+        loaded = call("load", places, **inside)
         entries = divisible(Name("entries"), self.scale, self.kind)
         kept = entries * (1.0 / self.scale) if stays.wide else entries.to(Word(self.kind))
         tile = [
@@ -177,29 +172,6 @@ class SequencesRoles(Consumer):
             st.Arrive(full),
             st.Wait(full, term("again")),
         ]
-
-    # Turns at exponentials
-
-    @property
-    def in_turn(self) -> bool:
-        """Whether there are warpgroups that wait for one another."""
-        return self.plan.warpgroups > 1
-
-    def _take_turn(self) -> st.Statement:
-        """Wait until the warpgroup before has taken its exponentials; the first one begins."""
-        return st.Wait(TURNS.index(GROUP), (term("taken") & 1) ^ GROUP.equals(0))
-
-    def _pass_turn(self) -> list[st.Statement]:
-        """Let the next warpgroup take exponentials."""
-        following = st.Arrive(TURNS.index((GROUP + 1) % self.plan.warpgroups))
-        return [following, st.Let(("taken",), (ONE,), more=True)]
-
-    def _missed(self) -> list[st.Statement]:
-        """A warpgroup without a sequence, where others have one more, passes its turns on."""
-        (low, high), groups, number = self.scope.limits(), self.plan.warpgroups, term("behind") - "first"
-        mine = call("cdiv", maximum(number - GROUP, ZERO), groups)
-        missed = (call("cdiv", number, groups) - mine) * (high - low)
-        return [st.For("missed", ZERO, missed, (self._take_turn(), *self._pass_turn()))]
 
     # The warp that loads
 
@@ -237,12 +209,6 @@ class SequencesRoles(Consumer):
         if (buffer := self.plan.buffers.get(node.tile)) is not None and buffer.vector:
             self._fetch(node.tile)
 
-    def compute(self, node: ir.Compute) -> None:
-        """Compute a tile: exponentials of scores in turn."""
-        if self.in_turn and node.target.tile is self.stays.scores and isinstance(node.expr, ir.Elementwise):
-            self.say(self._take_turn())
-        super().compute(node)
-
     def multiply(self, to: Held, onto: Term | None, node: ir.Compute, frame: bool) -> None:
         """Issue a product; the scores start from the bias."""
         if node.target.tile is self.stays.scores and onto is None:
@@ -251,8 +217,6 @@ class SequencesRoles(Consumer):
             onto = onto if self.stays.wide else self.over_scale(onto)
             self.values.biased.add(node.target.tile)
         super().multiply(to, onto, node, frame)
-        if self.in_turn and any(ref.tile is self.stays.scores for ref in ir.refs(node.expr)):
-            self.say(*self._pass_turn())
 
     def _in_shared(self, buffer: Buffer, transposed: bool) -> Term:
         """A buffer's slot as an operand; rows that stay are in registers."""
