@@ -63,7 +63,7 @@ BEGINNING, FEWEST = 10, 18
 the fewest of a block, with these."""
 
 AFTER = st.Let((TURN,), (ONE,), more=True)
-"""What counts the sequences of a block."""
+"""The statement that counts the sequences of a block."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
