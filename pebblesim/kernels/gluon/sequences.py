@@ -154,8 +154,7 @@ class SequencesRoles(Consumer):
         places = total([start, down.along("[:, None]") * row, across.along("[None, :]")])
         own, columns = (setting.size(rng.dim) for rng in (plan.own, plan.loop.range))
         there = all_of([down.along("[:, None]") < own, across.along("[None, :]") < columns])
-        inside = {} if setting.even else {"mask": there, "other": MINUS_INFINITY}
-        loaded = call("load", places, **inside)
+        loaded = call("load", places, mask=there, other=MINUS_INFINITY)
         entries = divisible(Name("entries"), self.scale, self.kind)
         kept = entries * (1.0 / self.scale) if stays.wide else entries.to(Word(self.kind))
         tile = [
@@ -163,11 +162,14 @@ class SequencesRoles(Consumer):
             st.Let(("entries",), (loaded.to(Word("float32")),)),
             *st.put(Name(stays.room).index("tile"), kept),
         ]
+        rows = self.number + minimum(
+            "matrix", 0
+        )  # a number of each head: else threads keep predicates in the loop, too
         full, again = filled(stays.room, 0), (term("matrix") - term("begin") // "several") & 1
         return [
             st.Let(("again",), (again,)),
             st.Wait(freed(stays.room, 0), term("again") ^ 1),
-            st.Let(("at_rows",), (self.number * ROWS + indices[0],)),
+            st.Let(("at_rows",), (rows * ROWS + indices[0],)),
             st.For("tile", GROUP, Number(stays.tiles), tuple(tile), step=Number(plan.warpgroups)),
             st.Arrive(full),
             st.Wait(full, term("again")),
