@@ -58,15 +58,11 @@ def choices(way: str, n: int, heads: int, shared: int, card: cards.Card) -> list
     """Choices with a cut: first that which is taken, then one with parts of one size, then those that are tried."""
     pattern, dims = pattern_of(shared), sizes(n, shared)
     taken = planning.chosen(way, dims, heads, "bfloat16", pattern, planning.ROOM, card)
-    free = planning.chosen(way, dims, heads, "bfloat16", pattern, None, card)
     if taken.cut is None:
         return []
 
     def parts() -> list[planning.Choice]:
-        rest = dims, heads, "bfloat16", pattern, planning.ROOM, card
-        if way == "backward":
-            return [*planning._parts_backward(*rest)]
-        return [*planning._parts_forward(free.bytes // heads, *rest)]
+        return [*planning._in_parts(way, dims, heads, "bfloat16", pattern, planning.ROOM, card)]
 
     found, usual = {each.cut: each for each in parts()}, planning.ways_to_cut
     if taken.cut.heads == shared and (n, way) in ALIKE:

@@ -35,6 +35,8 @@ def document(folder: Path) -> None:
         _put(README, r"(was measured on )\d+( \[shapes drawn by seeds\])", f"{len(rows)}")
     if groups:
         _put_table("race", "groups", _groups(groups))
+    if short := loaded(folder, "short"):
+        _put_table("race", "short", _short(short))
     for page in (README, RACE) if rows or groups else ():
         _put_cute(page, [*rows, *groups])
     if first := loaded(folder, "first"):
@@ -111,6 +113,24 @@ def _groups(rows: list[dict[str, Any]]) -> list[str]:
         worst = max(wrong["ours"][name] / least[name] for name in least)
         lines.append(f"| {row['shape']} | {' | '.join(cells)} | {worst:.2f} |")
     return lines
+
+
+def _short(rows: list[dict[str, Any]]) -> list[str]:
+    """The time of the best other contender divided by ours, of short sequences, and the geometric means."""
+    kinds = [*product(WAYS, ("wall_us", "card_us"))]
+    names = ["both passes" if way == "both" else way for way in WAYS]
+    head = ["shape", *(f"{name}, {where}" for name in names for where in ("with launches", "card alone"))]
+    lines, all_of = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"], dict[Any, list[float]]()
+    for row in rows:
+        cells = [row["shape"]]
+        for way, what in kinds:
+            best = min(row[way].items(), key=lambda each: (each[0] == "ours", each[1][what]))
+            ratio = best[1][what] / row[way]["ours"][what]
+            all_of.setdefault((way, what), []).append(ratio)
+            cells.append(f"{ratio:.2f} ({best[0]})")
+        lines.append(f"| {' | '.join(cells)} |")
+    means = (f"{mean(sorted(all_of[kind])):.2f}" for kind in kinds)
+    return [*lines, f"| geometric mean | {' | '.join(means)} |"]
 
 
 STAGES = {"front": ("front",), "passes": ("ttir", "ttgir"), "LLVM": ("llir",), "PTX": ("ptx",), "ptxas": ("cubin",)}

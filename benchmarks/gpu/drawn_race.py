@@ -3,12 +3,13 @@
 python benchmarks/gpu/drawn_race.py --seed 1 --shapes 40 --time-limit 600 -o FOLDER [--peer ffpa --peer flash-attn]
 python benchmarks/gpu/drawn_race.py --host [--ours] --time-limit 200 -o FOLDER
 python benchmarks/gpu/drawn_race.py --groups --time-limit 100 -o FOLDER [--peer ffpa]
+python benchmarks/gpu/drawn_race.py --short --time-limit 60 -o FOLDER
 python benchmarks/gpu/drawn_race.py --given 1,2,8,8730,96,causal … --time-limit 100 -o FOLDER
 python benchmarks/gpu/drawn_race.py --first --time-limit 200 -o FOLDER
 
-Each row is appended to FOLDER/race.jsonl (host.jsonl, groups.jsonl, given.jsonl, first.jsonl) as soon as it is
-measured, and what is there is not measured again: a race goes on where it was stopped. `--table` and `--picture FILE`
-show what is there, and `--document` writes it into the documents, without a GPU.
+Each row is appended to FOLDER/race.jsonl (host.jsonl, groups.jsonl, short.jsonl, given.jsonl, first.jsonl) as soon as
+it is measured, and what is there is not measured again: a race goes on where it was stopped. `--table` and `--picture
+FILE` show what is there, and `--document` writes it into the documents, without a GPU.
 `wall_us` is what a program waits for, with the launches, of some calls in a row over several sets of tensors; `card_us`
 the same of a card that waits for no launch; `host_us` what the host takes while the card is idle.
 """
@@ -47,6 +48,7 @@ def main() -> None:
     parser.add_argument("--ours", action="store_true", help="with --host: ours alone, by Triton's launcher as well")
     parser.add_argument("--first", action="store_true", help="seconds of first calls, with an empty cache of Triton")
     parser.add_argument("--groups", action="store_true", help="heads that share keys, and d = 192: chosen shapes")
+    parser.add_argument("--short", action="store_true", help="batches of short sequences, drawn by a seed of their own")
     parser.add_argument("--given", nargs="*", type=given, help="these shapes: batch,kv_heads,shared,n,d,mask")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--picture", type=Path)
@@ -75,8 +77,8 @@ def main() -> None:
         from drawn_host import first_calls, host_times
 
         part, rows = ("host", host_times) if asked.host else ("first", first_calls)
-    if asked.groups or asked.given:
-        part = "groups" if asked.groups else "given"
+    if asked.groups or asked.short or asked.given:
+        part = "groups" if asked.groups else "short" if asked.short else "given"
     file = asked.output / f"{part}.jsonl"
     known = {json.loads(line)["key"] for line in file.read_text().splitlines()} if file.exists() else set()
     asked.until = time.monotonic() + asked.time_limit
@@ -98,11 +100,11 @@ def given(text: str) -> Any:
 def race(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     """A row for each shape: who took how long, and how right they are."""
     import torch
-    from drawn_shapes import GROUPS, drawn
+    from drawn_shapes import GROUPS, SHORT, drawn
 
     card = {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
     pairs = [(seed, number) for number in range(asked.shapes) for seed in asked.seed]
-    chosen = GROUPS if asked.groups else asked.given
+    chosen = GROUPS if asked.groups else SHORT if asked.short else asked.given
     named = {str(each): each for each in chosen} if chosen else {f"{a}/{b}": drawn(a, b) for a, b in pairs}
     wanted = [each for each in named.items() if each[0] not in known and asked.mask in (None, each[1].mask)]
     began = time.monotonic()

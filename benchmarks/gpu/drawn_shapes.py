@@ -83,6 +83,19 @@ GROUPS = (
 """Chosen shapes: heads that share keys, in which tables do not fit or others were ahead, and d = 192."""
 
 
+def _short() -> Shape:
+    """A batch of short sequences, as in fine-tuning and vision."""
+    batch, kv_heads, shared = _SHORT.choice((8, 16, 32, 64)), _SHORT.choice((4, 8, 12)), _SHORT.choice((1, 1, 2, 4))
+    n, d = round(2 ** _SHORT.uniform(6, 9)), _SHORT.choice((64, 64, 80, 96, 128, 128))
+    return Shape(batch, kv_heads, shared, n, d, _SHORT.choice(("causal", "none")))
+
+
+_SHORT = random.Random(4411)
+
+SHORT = tuple(_short() for _ in range(12))
+"""Short and many: shapes that a seed drew."""
+
+
 def drawn(seed: int, number: int) -> Shape:
     """The shape of this number; each is drawn apart, so that a longer race has the same first ones."""
     chance = random.Random(f"{seed}/{number}")

@@ -35,11 +35,13 @@ class Cut(NamedTuple):
         kv_heads: KV heads, of all batches.
         heads: query heads, of those that share keys.
         ends: where parts of the queries of a head end.
+        waves: times all multiprocessors that blocks of a part are, at most; 0 if parts are of one size.
     """
 
     kv_heads: int
     heads: int
     ends: tuple[int, ...]
+    waves: int = 0
 
     @property
     def spans(self) -> list[slice]:
@@ -70,7 +72,15 @@ class Cut(NamedTuple):
 
 
 def cuts(
-    pattern: Any, n_q: int, n_k: int, heads: int, tables: int, room: int, units: int, sums: int = 0
+    pattern: Any,
+    n_q: int,
+    n_k: int,
+    heads: int,
+    tables: int,
+    room: int,
+    units: int,
+    sums: int = 0,
+    like: Cut | None = None,
 ) -> Iterator[Cut]:
     """The ways to cut heads that share keys, or queries, so that tables of a part have room.
 
@@ -84,32 +94,45 @@ def cuts(
         room: bytes that tables and sums may take.
         units: multiprocessors of the card.
         sums: bytes of the sums of a KV head that memory has from one part to the next.
+        like: a cut of other lengths, which is cut alike; None for all ways.
     """
     shared, mask = pattern.shared, pattern.mask
     for some in (n for n in range(shared - 1, 0, -1) if shared % n == 0 and tables * n <= (room - sums) * shared):
-        yield Cut(1, some, (n_q,))
+        if like is None or (like.heads == some and len(like.ends) == 1):
+            yield Cut(1, some, (n_q,))
     at_end = n_q == n_k or (n_q < n_k and mask is not None and mask.at_end)
     if mask is None or (at_end and (mask.before, mask.after) == (None, 0)):
         for kv_heads in (n for n in KV_HEADS if heads % n == 0):
-            pairs = max(0, room - sums * kv_heads) * n_q * n_k // (tables * kv_heads)
-            for ends in _in_parts(n_q, n_k, mask is not None, units / (kv_heads * shared), pairs):
-                yield Cut(kv_heads, shared, ends)
+            if like is not None and (like.kv_heads != kv_heads or len(like.ends) == 1):
+                continue
+            pairs, wave = max(0, room - sums * kv_heads) * n_q * n_k // (tables * kv_heads), units / kv_heads / shared
+            for waves, ends in _in_parts(n_q, n_k, mask is not None, wave, pairs, like and like.waves):
+                yield Cut(kv_heads, shared, ends, waves)
 
 
-def _in_parts(n_q: int, n_k: int, causal: bool, wave: float, pairs: int) -> Iterator[tuple[int, ...]]:
-    """The ends of parts of the queries with this number of pairs at most.
+def _in_parts(
+    n_q: int, n_k: int, causal: bool, wave: float, pairs: int, like: int | None
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """The ends of parts of the queries with this number of pairs at most, and the most waves of each.
 
-    `wave`: tiles of queries whose blocks have a multiprocessor each: a block more would run alone behind them.
+    Args:
+        wave: tiles of queries whose blocks have a multiprocessor each: a block more would run alone behind them.
+        like: the waves that are asked for; None for all ways.
     """
 
-    def of(most: float) -> tuple[int, ...]:
+    def of(waves: int) -> tuple[int, ...]:
+        most = waves * wave
+        if not waves:
+            fewest = len(_ends(n_q, n_k, causal, wave, n_q, pairs))
+            most = -(-n_q // max(1, fewest) // UNIT)
         return _ends(n_q, n_k, causal, wave, most, pairs)
 
-    waves = next((each for each in WAVES if len(of(each * wave)) <= FEW), WAVES[-1])
-    found, fewest = [of(waves * wave), of(2 * waves * wave)], len(of(n_q))
-    if not causal and fewest:
-        found.append(of(-(-n_q // fewest // UNIT)))  # of the same size
-    yield from dict.fromkeys(each for each in found if 1 < len(each) <= MOST)
+    first = next((each for each in WAVES if len(of(each)) <= FEW), WAVES[-1])
+    several = (first, 2 * first) if causal else (first, 2 * first, 0)
+    found = dict[tuple[int, ...], int]()
+    for waves in several if like is None else (like,):
+        found.setdefault(of(waves), waves)
+    yield from ((waves, ends) for ends, waves in found.items() if 1 < len(ends) <= MOST)
 
 
 def _ends(n_q: int, n_k: int, causal: bool, wave: float, most: float, pairs: int) -> tuple[int, ...]:

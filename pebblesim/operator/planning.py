@@ -51,7 +51,7 @@ class Choice:
     """Kernels for some lengths.
 
     Attributes:
-        forecast: their tiles, and their time for the lengths they were chosen for, which are rounded without a cut.
+        forecast: their tiles, and their time for the lengths they were chosen for.
         even: whether their tiles divide these lengths.
         bytes: bytes of the tables that they keep for all heads that are computed at once.
         cut: the parts that are computed one after the other; None if it is computed as a whole.
@@ -82,7 +82,7 @@ def first_at(
 ) -> Forecast:
     """The forecast of the kernels that were chosen for these sizes."""
     if best.cut is not None:
-        return best.forecast
+        return _of_parts(best.cut, best.forecast.tiling, tuple(dims.items()), heads, dtype, pattern, card)
     return at_sizes(best.forecast, dims, card, dtype, heads, pattern)
 
 
@@ -130,48 +130,87 @@ def chosen(
     free = _first(way, rounded_up(dims, pattern, 1), dims, heads, dtype, pattern, None, card)
     if room is None or free.bytes <= room:
         return free
-    made = _parts_forward(free.bytes // heads, dims, heads, dtype, pattern, room, card)
-    parts = [*(made if way == "forward" else _parts_backward(dims, heads, dtype, pattern, room, card))]
+    rounded = rounded_up(dims, pattern, STEPS)
+    for lengths in rounded, dims:  # rounded ones may be equal, and can then be cut where these cannot
+        like = _fastest(way, lengths, heads, dtype, pattern, room, card)
+        if like.cut is None:
+            break
+        for made in _in_parts(way, dims, heads, dtype, pattern, room, card, like.cut):
+            return replace(made, forecast=replace(like.forecast, tiling=made.forecast.tiling))
+    return _first(way, rounded, dims, heads, dtype, pattern, room, card)
+
+
+@lru_cache(maxsize=KEPT)
+def _fastest(way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int, card: cards.Card) -> Choice:
+    """The kernels of a pass whose tables have no room together: in parts, or for some heads or rows at a time.
+
+    Arguments as for `chosen`, with rounded lengths.
+    """
+    found = list[Choice]()
+    for made in _in_parts(way, dims, heads, dtype, pattern, room, card):
+        assert made.cut is not None
+        of_parts = _of_parts(made.cut, made.forecast.tiling, dims, heads, dtype, pattern, card)
+        found.append(replace(made, forecast=of_parts))
     try:
-        parts.insert(0, _first(way, rounded_up(dims, pattern, STEPS), dims, heads, dtype, pattern, room, card))
+        found.append(_first(way, dims, dims, heads, dtype, pattern, room, card))
     except UsageError:
-        if not parts:
+        if not found:
             raise
+    return min(found, key=lambda made: first_at(made, dict(dims), card, dtype, heads, pattern).seconds)
 
-    def seconds(one: Choice) -> float:
-        return first_at(one, dict(dims), card, dtype, heads, pattern).seconds
 
-    return min(parts, key=seconds) if len(parts) > 1 else parts[0]
+def _in_parts(
+    way: str,
+    dims: Dims,
+    heads: int,
+    dtype: str,
+    pattern: Pattern,
+    room: int,
+    card: cards.Card,
+    like: Cut | None = None,
+) -> Iterator[Choice]:
+    """The kernels of a pass in parts that have room, with the forecast of a mean part; `like`: cut in this way."""
+    if way == "backward":
+        yield from _parts_backward(dims, heads, dtype, pattern, room, card, like)
+        return
+    free = _first(way, rounded_up(dims, pattern, 1), dims, heads, dtype, pattern, None, card)
+    yield from _parts_forward(free.bytes // heads, dims, heads, dtype, pattern, room, card, like)
 
 
 def _parts_forward(
-    tables: int, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int, card: cards.Card
+    tables: int,
+    dims: Dims,
+    heads: int,
+    dtype: str,
+    pattern: Pattern,
+    room: int,
+    card: cards.Card,
+    like: Cut | None,
 ) -> Iterator[Choice]:
     """The kernels of a forward pass in parts, which have whole tables where those of all have no room.
 
     `tables`: bytes of those of all heads that share keys.
     """
     n_q, n_k = dict(dims)["n_q"] // pattern.shared, dict(dims)["n_k"]
-    for cut in ways_to_cut(pattern, n_q, n_k, heads, tables, room, card.size("multiprocessors")):
+    for cut in ways_to_cut(pattern, n_q, n_k, heads, tables, room, card.size("multiprocessors"), 0, like):
         some, own = _part(cut, dims, pattern)
         alone = _first("forward", rounded_up(some, own, 1), some, cut.kv_heads, dtype, own, None, card)
         _, taken = _of_lengths(alone.forecast.tiling, dims[2:], dtype, own.mask)
         blocks = {**dict(dims), **alone.forecast.tiling.blocks}
         most = cut.kv_heads * max(taken({**blocks, "n_q": n, "n_k": keys}) for n, keys in cut.sizes(pattern, n_k))
         if most <= room:
-            of_parts = _of_parts(cut, alone.forecast.tiling, dims, heads, dtype, pattern, card)
-            yield Choice(of_parts, alone.even, most, cut)
+            yield Choice(alone.forecast, alone.even, most, cut)
 
 
 def _parts_backward(
-    dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int, card: cards.Card
+    dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int, card: cards.Card, like: Cut | None
 ) -> Iterator[Choice]:
     """The kernels of a backward pass in parts, whose sums have their place in memory from one part to the next."""
     whole = dict(dims)
     n_q, n_k = whole["n_q"] // pattern.shared, whole["n_k"]
     tables = BYTES[dtype] * UNIT**2 * -(-whole["n_q"] // UNIT) * -(-n_k // UNIT)
-    of_key = BYTES["float32"] * (whole["d_k"] + whole["d_v"])
-    for cut in ways_to_cut(pattern, n_q, n_k, heads, tables, room, card.size("multiprocessors"), of_key * n_k):
+    of_key, units = BYTES["float32"] * (whole["d_k"] + whole["d_v"]), card.size("multiprocessors")
+    for cut in ways_to_cut(pattern, n_q, n_k, heads, tables, room, units, of_key * n_k, like):
         some, own = _part(cut, dims, pattern)
         alone = _suiting(PART, rounded_up(some, own, 1), some, cut.kv_heads, dtype, own, None, card)
         if alone is None:
@@ -181,8 +220,7 @@ def _parts_backward(
         even = not any(size[name] % side for size in each for name, side in sides)
         most = cut.kv_heads * max(taken(size) + of_key * (n_k - size["n_k"]) for size in each)
         if most <= room:
-            of_parts = _of_parts(cut, alone.forecast.tiling, dims, heads, dtype, pattern, card)
-            yield Choice(of_parts, even, most, cut)
+            yield Choice(alone.forecast, even, most, cut)
 
 
 def _part(cut: Cut, dims: Dims, pattern: Pattern) -> tuple[Dims, Pattern]:

@@ -112,3 +112,28 @@ def test_the_forecast_of_parts_is_the_sum_of_theirs(n: int, shared: int, room: i
         seconds += forecast(made.forecast.tiling, part, card, "bfloat16", heads, expected(own.mask)).seconds
     found = first_at(made, dims, card, "bfloat16", 2, band).seconds
     assert found == pytest.approx(seconds * 2 / heads, rel=1e-9 if room == ROOM else 0.05)
+
+
+def test_lengths_of_a_class_are_cut_alike() -> None:
+    """And a new length of the class is not forecast."""
+    card, band = cards.card("H200"), pattern(True, 8)
+
+    def cut_of(n: int) -> Cut:
+        dims = (("n_q", n * 8), ("n_k", n), ("d_k", 512), ("d_v", 512))
+        found = chosen("backward", dims, 2, "bfloat16", band, ROOM, card).cut
+        assert found is not None
+        assert found.ends[-1] == n
+        return found
+
+    one, forecasts = cut_of(16384), planning._of_part.cache_info().misses
+    others = [cut_of(n) for n in (15999, 16000, 16383)]
+    assert {(each.kv_heads, each.heads, each.waves) for each in others} == {(one.kv_heads, one.heads, one.waves)}
+    assert planning._of_part.cache_info().misses == forecasts
+
+
+def test_lengths_that_are_equal_only_when_rounded_are_not_cut_like_equal_ones() -> None:
+    """Query i sees the keys up to i, of which there are more than queries: queries are not cut."""
+    dims: Dims = (("n_q", 16000 * 2), ("n_k", 16100), ("d_k", 512), ("d_v", 512))
+    found = chosen("forward", dims, 4, "bfloat16", pattern(True, 2), ROOM, cards.card("H200"))
+    assert found.cut is None or found.cut.heads == 1
+    assert found.bytes <= ROOM
