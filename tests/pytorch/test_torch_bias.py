@@ -502,7 +502,7 @@ def test_drawn_kernels(data: Any, form: str, n_q: int, n_k: int) -> None:
     widths = {name: data.draw(st.integers(1, 40)) for name in ("d", "d_v")}
     parts = data.draw(st.integers(1, 3))
     with pytest.MonkeyPatch.context() as patch, by_interpreter(patch):
-        patch.setattr(gradient, "_parts", lambda pairs, groups, sequences, _: min(parts, sequences))
+        patch.setattr(gradient, "_parts", lambda pairs, groups, sequences: min(parts, sequences))
         judge(form, n_q, n_k, sides, **widths)
 
 

@@ -271,19 +271,8 @@ class Consumer(TablesRoles):
         tiles = [other.read.tile for other in self.plan.together(buffer) if other.vector]
         for tile in tiles:
             self._fetch(tile)
-        self.say(*[st.Fence()] * (at == "slot" and any(self._late_alone(tile) for tile in tiles)))
+        self.say(*[st.Fence()] * (at == "slot" and any(_late_alone(self.plan, tile) for tile in tiles)))
         super().give_back(buffer, at)
-
-    def _late_alone(self, vector: ir.Tile) -> bool:
-        """Whether all products of an iteration that take a vector, or what is made of it, are put off."""
-        made, taken = {vector}, list[ir.Compute]()
-        for node in self.plan.loop.body:
-            if isinstance(node, ir.Compute) and any(ref.tile in made for ref in ir.refs(node.expr)):
-                if isinstance(node.expr, ir.MatMul):
-                    taken.append(node)
-                else:
-                    made.add(node.target.tile)
-        return bool(taken) and all(node in self.plan.late for node in taken)
 
     def _note(self, node: ir.Compute) -> None:
         slot = "last" if self._of_before else "slot"
@@ -358,3 +347,15 @@ class Consumer(TablesRoles):
             ring = buffer.streamed
             self.say(st.Wait(full.index(at if ring else 0), term(phase) if ring else self.turn))
             self._there.add(buffer.barrier)
+
+
+def _late_alone(plan: Block, vector: ir.Tile) -> bool:
+    """Whether all products of an iteration that take a vector, or what is made of it, are put off."""
+    made, taken = {vector}, list[ir.Compute]()
+    for node in plan.loop.body:
+        if isinstance(node, ir.Compute) and any(ref.tile in made for ref in ir.refs(node.expr)):
+            if isinstance(node.expr, ir.MatMul):
+                taken.append(node)
+            else:
+                made.add(node.target.tile)
+    return bool(taken) and all(node in plan.late for node in taken)
