@@ -19,6 +19,7 @@ import signal
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from hashlib import sha256
 from inspect import signature
 from pathlib import Path
@@ -180,6 +181,28 @@ def verdict(model: Any, case: Callable[[Any], Any]) -> dict[str, Any]:
     return {"verdict": "equal" if alike else "different", "difference": difference}
 
 
+def made_with_ours(model: Any) -> dict[str, Any]:
+    """What becomes of a model with an attention of its own that is made with the name of ours, as users make one.
+
+    `set_attn_implementation` leaves such a model as it is.
+    """
+    import torch
+
+    model.set_attn_implementation("eager")
+    try:
+        other = type(model)._from_config(deepcopy(model.config), attn_implementation=ours.NAME).eval()
+    except Exception as error:
+        return {"verdict": "not made", "why": f"{type(error).__name__}: {in_a_line(error)}"}
+    other.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        expected = plain(model)
+        try:
+            found = plain(other)
+        except UsageError as error:
+            return {"verdict": "refused", "why": in_a_line(error)}
+    return {"verdict": "as eager" if torch.equal(found, expected) else "different"}
+
+
 def in_a_line(error: Exception) -> str:
     """What an exception says."""
     return " ".join(f"{error}".split())[:300] or type(error).__name__
@@ -216,6 +239,8 @@ def row_of(name: str) -> dict[str, Any]:
         row["cases"] = {"plain": verdict(model, plain)}
         row["masks"] = sorted(set(met))
         row["cases"] |= {key: verdict(model, case) for key, case in CASES.items() if key != "plain"}
+        if not met and any(each["verdict"] == "equal" for each in row["cases"].values()):
+            row["made with ours"] = made_with_ours(model)
         row["calls"] = len(met)
     except Late:
         return {"model": name} | told() | {"not": LATE, "why": f"more than {SECONDS} s of the processor's time"}
@@ -322,6 +347,8 @@ def reason(row: dict[str, Any]) -> str:
     """Why a model is where it is."""
     if "not" in row:
         return str(row["why"])
+    if state(row) == "own attention":
+        return MADE[row["made with ours"]["verdict"]].format(ours.NAME)
     if state(row) == "equal":
         return " and ".join(row["masks"]) or "eager does not compute plain texts with these sizes"
     kind = {"refused": "refused", "refused in part": "refused", "not done by eager": "eager"}.get(state(row))
@@ -345,12 +372,20 @@ to 10⁻⁴ is equal. The logits of padding are left out. Cases that `eager` its
 counted. Models are named by their classes.
 """
 
+MADE = {
+    "as eager": "made with attn_implementation={0!r}, they run as in eager",
+    "refused": "made with attn_implementation={0!r}, they are refused",
+    "not made": "transformers itself makes no such model with attn_implementation={0!r}, and says so by a KeyError",
+    "different": "made with attn_implementation={0!r}, they have other logits",
+}
+"""What becomes of models with an attention of their own."""
+
 STATES = {
     "different": "Different",
     "equal": "Equal, by the masks of plain texts",
     "refused in part": "Equal in some cases and refused in others",
     "refused": "Refused",
-    "own attention": "Never ask for an attention by name: they compute their own, whatever is registered",
+    "own attention": "Never ask for an attention by name: they compute their own",
     "not done by eager": "Not computed by eager with these sizes, either",
     "does not take it": "Do not take an attention by name",
     "not made": "Not made so small",

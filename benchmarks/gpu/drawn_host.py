@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import cProfile
 import json
 import os
@@ -285,7 +286,7 @@ import json, sys, time
 import torch
 x = torch.ones(1, device="cuda", requires_grad=True)
 torch.autograd.grad(x * x, x, x.detach())  # for which PyTorch imports sympy, where gradients are given
-d, n, shared, causal, who, watched = json.loads(sys.argv[1])
+d, n, shared, causal, who = json.loads(sys.argv[1])
 q, k, v = (torch.randn(1, h, n, d, device="cuda", dtype=torch.bfloat16, requires_grad=True) for h in (4 * shared, 4, 4))
 torch.cuda.synchronize()
 begin, marks, kernels = time.perf_counter(), [], []
@@ -296,7 +297,7 @@ if who == "ours":
 else:
     from ffpa_attn import ffpa_attn_func as attend
 imported = time.perf_counter()
-if watched:
+if who == "ours":
     from drawn_host import watch
     watch(mark, kernels)
 out = attend(q, k, v, is_causal=causal, enable_gqa=shared > 1)
@@ -306,7 +307,7 @@ torch.autograd.grad(out, (q, k, v), out.detach())
 torch.cuda.synchronize()
 backward = time.perf_counter()
 times = {"import": imported - begin, "forward": forward - imported, "backward": backward - forward}
-print(json.dumps(times | ({"marks": marks, "kernels": kernels} if watched else {})))
+print(json.dumps(times | ({"marks": marks, "kernels": kernels} if who == "ours" else {})))
 """
 
 
@@ -350,10 +351,16 @@ def _listen(mark: Callable[[str], None], kernels: list[Any]) -> None:
 
 
 def first_calls(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
-    """Seconds of the first call of a process: with an empty cache of Triton, and with the one it left; and by parts."""
+    """Seconds of the first call of a process, and of its parts.
+
+    With an empty cache of Triton, and with the one it left. Python has all modules as bytecode, as where the package is
+    installed.
+    """
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    cases = [(d, 2047, 1, True) for d in (512, 128, 256, 64)]
-    cases += [(512, 4096, 8, True), (128, 2048, 1, False), (1024, 2048, 1, True), (192, 2048, 1, True)]
+    for folder in ("pebblesim", "graphs", "schedules"):
+        compileall.compile_dir(Path(__file__).parents[2] / folder, quiet=2, workers=0)
+    cases = [(d, 2047, 1, True) for d in (512, 256, 128)] + [(512, 4096, 8, True), (256, 16384, 1, True)]
+    cases += [(64, 2047, 1, True), (128, 2048, 1, False), (1024, 2048, 1, True), (192, 2048, 1, True)]
     for case in cases:
         for who in ("ours", *(each for each in asked.peer if each == "ffpa" and case[0] > 256)):
             key = f"{who}: d = {case[0]}, n = {case[1]}, shared = {case[2]}, causal = {case[3]}"
@@ -361,14 +368,12 @@ def first_calls(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
                 continue
             if time.monotonic() > asked.until:
                 return
-            row: dict[str, Any] = {"key": key}
-            with TemporaryDirectory() as folder, TemporaryDirectory() as other:
-                for cache, where in (("empty", folder), ("kept", folder), ("watched", other)):
-                    if cache == "watched" and who != "ours":
-                        continue
+            row: dict[str, Any] = {"key": key, "processors": len(os.sched_getaffinity(0))}
+            with TemporaryDirectory() as folder:
+                for cache in ("empty", "kept"):
                     ran = subprocess.run(
-                        [sys.executable, "-c", FIRST, json.dumps([*case, who, cache == "watched"])],
-                        env=os.environ | {"TRITON_CACHE_DIR": where, "PYTHONPATH": path},
+                        [sys.executable, "-c", FIRST, json.dumps([*case, who])],
+                        env=os.environ | {"TRITON_CACHE_DIR": folder, "PYTHONPATH": path},
                         capture_output=True,
                         text=True,
                         check=False,

@@ -246,8 +246,8 @@ class Lowering:
         alike = base_2 == (tensor in self.setting.logarithms)
         return value if alike else value * (FROM_BASE_2 if base_2 else TO_BASE_2)
 
-    def entries(self, node: ir.Write, there: ir.Range | None = None) -> Term:
-        """The value of a tile for memory, as it is held; entries of a table for which there is no allowed pair are 0.
+    def nonzero(self, node: ir.Write, there: ir.Range | None = None) -> list[Term]:
+        """The conditions of entries that memory gets as they are held; those of a table with no allowed pair are 0.
 
         `there`: the range along which those that do not exist are 0 already.
         """
@@ -258,11 +258,11 @@ class Lowering:
                     made += self.scope.exist(rng, axis, frame)
         if not self.values.state(node.tile).cleared and not self.scope.past:
             made += self.scope.pairs(ranges, frame)
-        return only(self.written(node), made, NOTHING)
+        return made
 
     def write(self, node: ir.Write) -> None:
         """Write a tile."""
-        value = self.entries(node)
+        value = only(self.written(node), self.nonzero(node), NOTHING)
         self.store(node, node.at, call("trans", value) if node.tile in self.facts.turned else value)
 
     def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:

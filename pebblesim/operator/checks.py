@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 from numbers import Real
 from typing import Any
 
@@ -72,7 +73,7 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
         raise UsageError(
             f"query has {heads} heads and key {shared}; give as many, or with enable_gqa a number that divides {heads}."
         )
-    check_heads(query.shape[:-2].numel())
+    check_heads(prod(query.shape[:-2]))
 
 
 def check_numbers(scale: Any, softcap: Any, workspace: Any, dropout_p: Any, compute_dtype: Any, fallback: Any) -> None:

@@ -7,6 +7,7 @@ Packed sequences, key padding, prefixes, spans that look both ways and caches of
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -66,7 +67,7 @@ def ranged(query: Tensor, key: Tensor, asked: Asked, masks_of: Mapping[str, Any]
     """The arguments of the operators, with ranges in the place of limits if a mask, by its name, is a tensor."""
     if all(each is None for each in masks_of.values()):
         return asked
-    sizes = query.shape[:-3].numel(), query.shape[-2], key.shape[-2]
+    sizes = prod(query.shape[:-3]), query.shape[-2], key.shape[-2]
     found = ranges_of(sizes, query.device, asked[2:5], **masks_of)
     if found is None:
         return asked
@@ -154,8 +155,12 @@ def ranges_of_sequences(starts: Any, n_q: int, n_k: int, left: int | None, right
 
 def promised(n: int | None) -> str:
     """The sentence where starts of sequences are wrong; n: tokens, if they are known."""
-    tokens = "tokens" if n is None else f"{counted(n)} tokens"
-    return f"cu_seqlens must begin with 0, must not decrease, and may go up to the {tokens} that are here."
+    return f"cu_seqlens must begin with 0, must not decrease, and may go up to the {_here(n, 'tokens')} that are here."
+
+
+def _here(n: int | None, what: str) -> str:
+    """How many there are, for a sentence; a graph that has the number in a text would be for this number alone."""
+    return what if n is None or torch.compiler.is_compiling() else f"{counted(n)} {what}"
 
 
 OUTSIDE = (
@@ -243,7 +248,8 @@ def check_ranges(ranges: Any, batch: int, n_q: int, n_k: int) -> Ranges:
     both = torch.stack([each.expand(max(x.shape[0] for x in ranges), n_q) for each in ranges])
     promise(
         (both.diff(dim=-1) >= 0).all() & (both >= 0).all() & (both <= n_k).all(),
-        f"key_ranges must not decrease from one query to the next, and must be between 0 and the {counted(n_k)} keys.",
+        "key_ranges must not decrease from one query to the next, and must be between 0 and the "
+        f"{_here(n_k, 'keys')} that are here.",
     )
     return ranges[0], ranges[1]
 

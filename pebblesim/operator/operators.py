@@ -314,7 +314,25 @@ def mapped(name: str, tensors: int) -> None:
         made = getattr(getattr(torch.ops, namespace), function)(*flat)
         return tuple(each.unflatten(0, (count, -1)) for each in made), (0,) * len(made)
 
-    torch.library.register_vmap(name, rule)
+    by_vmap(name, rule)
+
+
+def by_vmap(name: str, rule: Callable[..., Any]) -> None:
+    """Register a rule of `vmap` for an operator; over no call, it is that of one, of which nothing is taken."""
+
+    def of_any(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+        if info.batch_size:
+            return rule(info, in_dims, *arguments)
+        one = [
+            each
+            if dim is None
+            else torch.cat([each, each.new_zeros([*each.shape[:dim], 1, *each.shape[dim + 1 :]])], dim)
+            for each, dim in zip(arguments, in_dims, strict=True)
+        ]
+        made, dims = rule(info._replace(batch_size=1), in_dims, *one)
+        return tuple(each[:0] for each in made), dims
+
+    torch.library.register_vmap(name, of_any)
 
 
 mapped(FORWARD, 3)

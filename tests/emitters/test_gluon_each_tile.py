@@ -107,4 +107,5 @@ def test_rows_that_do_not_exist_are_asked_for_once_in_each_tile_of_a_table(share
     text = gluon(get("scores-stored-resident").in_dims(dims).program, sizes, stages=8, shared=shared).text
     (role,) = re.findall(r"def A_rows\(.*?(?=\n@gluon)", text, re.DOTALL)
     asked = re.findall(r"if \(part \+ 1\) \* 64 > (?:n_q|n \* 2|n):\n +(\w+) = gl\.where\(at_i\[:, None\]", role)
-    assert asked == ["S_ij"] * 2 and role.count("gl.where(at_i[:, None]") == 2
+    assert asked == ["S_ij"] and role.count("gl.where(at_i[:, None]") == 1
+    assert len(re.findall(r"(?m)^ +for j\w* in", role)) == 1, "the ragged tile is in the loop of all tiles"

@@ -87,7 +87,7 @@ def A_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, 
         mbarrier.wait(Q_i_full.index(k % 4), (k // 4) & 1)
     l_i = gl.full([64], 0.0, gl.float32, gl.SliceLayout(1, tile_128))
     m_i = gl.full([64], -float("inf"), gl.float32, gl.SliceLayout(1, tile_128))
-    for j in range(gl.minimum(gl.maximum(i * 128 + 1, 0) // 128, n_k // 128)):
+    for j in range(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128))):
         S_ij = gl.full([64, 128], 0.0, gl.float32, tile_128)
         if w > 0 and j == 0:
             mbarrier.wait(turns.index(w - 1), 0)
@@ -103,41 +103,12 @@ def A_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, 
             last = slot
         S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
         mbarrier.arrive(K_j_free.index(last), count=1)
+        if (j + 1) * 128 > gl.minimum(i * 128 + 1, n_k):
+            S_ij = gl.where(gl.arange(0, 128, gl.SliceLayout(0, tile_128))[None, :] <= (gl.minimum(at_i, n_k - 1) - j * 128)[:, None], S_ij, float("-inf"))
         m_new = gl.max(S_ij, axis=1) * 0.18033688011112042
         m_new = gl.maximum(m_i, m_new)
         m_i = gl.exp2(gl.where(m_i == m_new, 0.0, m_i - m_new))
         gl.store(a_at + gl.cast(j, gl.int64) * (gl.cdiv(n_q, 16) * 16) + at_i, m_i.to(a_at.dtype.element_ty), mask=at_i < n_q)
-        S_ij = gl.exp2(S_ij * 0.18033688011112042 - m_new[:, None])
-        l_i = m_i * l_i
-        l_i += gl.sum(S_ij, axis=1)
-        if (part + 1) * 64 > n_q:
-            S_ij = gl.where(at_i[:, None] < n_q, S_ij, 0.0)
-        tma.store_wait(0)
-        A_tile.index(w).store(S_ij.to(gl.bfloat16))
-        fence_async_shared()
-        tma.async_copy_shared_to_global(A_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) + j) * 128 + w * 64, 0], A_tile.index(w))
-        m_i = m_new
-    for j_2 in range(gl.minimum(gl.maximum(i * 128 + 1, 0) // 128, n_k // 128), gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128))):
-        S_ij = gl.full([64, 128], 0.0, gl.float32, tile_128)
-        if w > 0 and j_2 == 0:
-            mbarrier.wait(turns.index(w - 1), 0)
-        for k in gl.static_range(8):
-            slot, phase = (j_2 * 8 + k) % 8, ((j_2 * 8 + k) // 8) & 1
-            mbarrier.wait(K_j_full.index(slot), phase)
-            S_ij = warpgroup_mma(Q_i_kept[k] if k < 4 else Q_i.index(k % 4).reshape([128, 64]).slice(w * 64, 64), K_j.index(slot).reshape([128, 64]).permute((1, 0)), S_ij, use_acc=k > 0, is_async=True)
-            if k == 5 and w < 1 and j_2 == 0:
-                mbarrier.arrive(turns.index(w), count=1)
-            if k > 0:
-                S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
-                mbarrier.arrive(K_j_free.index(last), count=1)
-            last = slot
-        S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
-        mbarrier.arrive(K_j_free.index(last), count=1)
-        S_ij = gl.where(gl.arange(0, 128, gl.SliceLayout(0, tile_128))[None, :] <= (gl.minimum(at_i, n_k - 1) - j_2 * 128)[:, None], S_ij, float("-inf"))
-        m_new = gl.max(S_ij, axis=1) * 0.18033688011112042
-        m_new = gl.maximum(m_i, m_new)
-        m_i = gl.exp2(gl.where(m_i == m_new, 0.0, m_i - m_new))
-        gl.store(a_at + gl.cast(j_2, gl.int64) * (gl.cdiv(n_q, 16) * 16) + at_i, m_i.to(a_at.dtype.element_ty), mask=at_i < n_q)
         S_ij = gl.exp2(S_ij * 0.18033688011112042 - gl.where(m_new != float("-inf"), m_new, 0.0)[:, None])
         l_i = m_i * l_i
         l_i += gl.sum(S_ij, axis=1)
@@ -146,7 +117,7 @@ def A_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, 
         tma.store_wait(0)
         A_tile.index(w).store(S_ij.to(gl.bfloat16))
         fence_async_shared()
-        tma.async_copy_shared_to_global(A_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) + j_2) * 128 + w * 64, 0], A_tile.index(w))
+        tma.async_copy_shared_to_global(A_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) + j) * 128 + w * 64, 0], A_tile.index(w))
         m_i = m_new
     tma.store_wait(0)
     gl.store(l_m_at + at_i, l_i.to(l_m_at.dtype.element_ty), mask=at_i < n_q)

@@ -92,16 +92,20 @@ def compiled(text: str, name: str, vectors: set[str], folder: Path) -> tuple[str
     return listed, result.metadata.shared
 
 
+def jumps(lines: list[str]) -> list[tuple[int, int]]:
+    """The numbers of lines that jump, and of those to which they do."""
+    labels = {line.strip()[:-1]: at for at, line in enumerate(lines) if re.match(r"\s*\.L_x_\d+:", line)}
+    return [
+        (at, labels.get(target, at))
+        for at, line in enumerate(lines)
+        for target in re.findall(r"BRA[^`]*`\((\.L_x_\d+)\)", line)
+    ]
+
+
 def innermost(code: str) -> list[list[str]]:
     """The lines of the innermost loops with products."""
     lines = code.splitlines()
-    labels = {line.strip()[:-1]: at for at, line in enumerate(lines) if re.match(r"\s*\.L_x_\d+:", line)}
-    loops = [
-        (labels[target], at)
-        for at, line in enumerate(lines)
-        for target in re.findall(r"BRA[^`]*`\((\.L_x_\d+)\)", line)
-        if labels.get(target, at) < at
-    ]
+    loops = [(to, at) for at, to in jumps(lines) if to < at]
     with_products = [(a, b) for a, b in loops if any("HGMMA" in line for line in lines[a:b])]
     inner = [(a, b) for a, b in with_products if not any(a < c and d < b for c, d in with_products)]
     assert inner
@@ -109,8 +113,16 @@ def innermost(code: str) -> list[list[str]]:
 
 
 def spilled(code: str) -> list[str]:
-    """The stores to local memory in the innermost loops with products."""
-    return [line for lines in innermost(code) for line in lines if re.search(r"\bSTL\b", line)]
+    """The stores to local memory in the innermost loops with products, but for those that most iterations jump over."""
+    stores = []
+    for lines in innermost(code):
+        over = [(at, to) for at, to in jumps(lines) if at < to and not any("HGMMA" in line for line in lines[at:to])]
+        stores += [
+            line
+            for number, line in enumerate(lines)
+            if re.search(r"\bSTL\b", line) and not any(at < number < to for at, to in over)
+        ]
+    return stores
 
 
 def check(

@@ -247,7 +247,7 @@ def test_a_forward_pass_in_parts_launches_as_often_as_it_has_parts(
         launched.clear()
         parts.clear()
         operators.forward(*x[:3], rest)
-    assert parts == [2048, 1952]
+    assert parts == [2176, 1824]
     half = len(launched) // 2
     assert launched[:half] == launched[half:] != []
     assert len(compiled) == kernels > 0

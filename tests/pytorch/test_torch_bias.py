@@ -736,6 +736,8 @@ def test_refusals_name_the_argument_and_what_computes_it() -> None:
     q = torch.zeros(1, 1, 2, 4)
     refused(lambda: attention(q, q, q, attn_mask=torch.full((2, 2), torch.nan)), "attn_mask has NaN")
     refused(lambda: attention(q, q, q, bias=torch.full((2, 2), torch.inf)), "bias has NaN or")
+    five, apart = torch.zeros(2, 3, 2, 1, 2, 4), torch.ones(1, 3, 1, 1, 2, 2) > 0
+    refused(lambda: attention(five, five, five, attn_mask=apart), "attn_mask has shape .* lie between others")
     wide = torch.zeros(1, 1, 2, 136)
     refused(lambda: attention(wide, wide, wide, attn_mask=torch.zeros(2, 2) == 0), 'with fallback="sdpa"')
 

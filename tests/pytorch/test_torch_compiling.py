@@ -86,6 +86,9 @@ def kernel(*kinds: str, made: list[Any]) -> Any:
 
 def test_kernels_are_read_one_by_one_and_waited_for_while_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """And one that is in Triton's cache, which nobody reads, is not waited for for ever."""
+    ready = Future[None]()
+    ready.set_result(None)
+    monkeypatch.setattr(compiling, "begin", lambda: ready)
     monkeypatch.setattr(compiling._Threads, "_launcher", lambda *given: None)
     now, most, read, last = [0], [0], list[int](), threading.Event()
 
@@ -114,6 +117,25 @@ def test_kernels_are_read_one_by_one_and_waited_for_while_they_are(monkeypatch: 
         compiling.let_through()
         assert sorted(read) == [1, 2, 3] and most == [1]
         last.set()
+
+
+def test_kernels_wait_for_triton_while_others_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their order; as soon as Triton is ready, none waits."""
+    ready, given = Future[None](), list[int]()
+    monkeypatch.setattr(compiling, "begin", lambda: ready)
+    with compiling._Threads(1) as threads:
+        monkeypatch.setattr(compiling.HERE, "threads", threads, raising=False)
+        for number in range(3):
+            compiling.later(lambda number=number: given.append(number))
+        threads.fronts.append(threading.Event())
+        compiling.let_through()  # does not wait for Triton, nor for kernels
+        assert not given
+        threads.fronts.clear()
+        ready.set_result(None)
+        compiling.later(lambda: given.append(3))
+        assert given == [0, 1, 2, 3]
+        compiling.later(lambda: given.append(4))
+        assert given == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.skipif(not ONE_EACH, reason="this Triton has one launcher for all kernels")

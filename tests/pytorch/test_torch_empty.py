@@ -114,6 +114,29 @@ def test_attention_over_the_batch_of_vmap() -> None:
     assert out.shape == (2, 3, 4, 4, 8) and not out.any()
 
 
+@pytest.mark.parametrize("given", ["", "sinks", "bias", "bias of each", "key_padding_mask"])
+def test_vmap_over_no_call(given: str) -> None:
+    """As PyTorch's attention: shapes are known, and gradients are 0."""
+    x = [torch.randn(0, 2, 4, n, 8, requires_grad=True) for n in (5, 3, 3)]
+    others = {
+        "sinks": torch.ones(4),
+        "bias": torch.ones(4, 5, 3),
+        "bias of each": torch.ones(0, 2, 4, 5, 3),
+        "key_padding_mask": torch.zeros(2, 3, dtype=torch.bool),
+    }
+    name, _, each = given.partition(" of ")
+
+    def call(q: Any, k: Any, v: Any, other: Any) -> Any:
+        return attention(q, k, v, return_lse=True, **({name: other} if name else {}))
+
+    other = others.get(given, torch.ones(1)).requires_grad_("bias" in given)
+    out, lse = torch.vmap(call, in_dims=(0, 0, 0, 0 if each else None))(*x, other)
+    assert out.shape == (0, 2, 4, 5, 8) and lse.shape == (0, 2, 4, 5)
+    wanted = [*x, *([other] if "bias" in given else [])]
+    for grad, mine in zip(torch.autograd.grad(out.sum() + lse.sum(), wanted), wanted, strict=True):
+        assert grad.shape == mine.shape and not grad.any()
+
+
 def test_heads_and_head_dimensions_are_1_or_more() -> None:
     for shapes in (((1, 0, 3, 16),) * 3, ((1, 2, 3, 0),) * 3, (*((1, 2, 3, 16),) * 2, (1, 2, 3, 0))):
         with pytest.raises(UsageError, match="1 head or more and a head dimension of 1 or more: only batches and tok"):

@@ -72,12 +72,93 @@ def test_models_of_other_kinds(name: str) -> None:
     assert beside.state(row) == OTHERS[name], row
 
 
+OWN = {
+    "BloomForCausalLM": "refused",
+    "DebertaModel": "as eager",  # no mask of transformers
+    "FalconForCausalLM": "not made",  # its classes of layers by the names of PyTorch's attentions
+    "LongformerModel": "refused",  # it takes a row of the mask for numbers below 0
+    "MptForCausalLM": "refused",
+}
+"""Models whose layers compute attention themselves, made with `attn_implementation="pebblesim"`."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "LongformerModel" else pytest.mark.slow) for name in OWN]
+)
+def test_models_with_an_attention_of_their_own_made_with_ours(name: str) -> None:
+    """None of them takes what stands for a mask here for numbers."""
+    model = tiny_models.made(name)
+    ours.register()
+    found = beside.made_with_ours(model)
+    assert found["verdict"] == OWN[name], found
+    if found["verdict"] == "refused":
+        assert "computes attention itself" in found["why"]
+
+
+def test_the_layers_of_bloom_as_the_page_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits, losses, gradients and words, with padding before a text."""
+    from transformers.models.bloom.modeling_bloom import BloomAttention
+
+    page = (
+        (ROOT / "docs" / "plugging-in.md").read_text(encoding="utf-8").partition("## A model with an attention of")[2]
+    )
+    model = tiny_models.made("BloomForCausalLM").eval()
+    ids, real = beside.padded(left=True)
+    labels = ids.where(real.bool(), -100)
+    labels[1, 7] = -100  # the last token of padding predicts it
+
+    def found() -> list[Any]:
+        model.zero_grad()
+        made = model(ids, attention_mask=real, labels=labels)
+        made.loss.backward()
+        words = model.generate(ids, attention_mask=real, max_new_tokens=5, min_new_tokens=5, do_sample=False)
+        return [made.loss.detach(), made.logits.detach()[real.bool()], words, *(x.grad for x in model.parameters())]
+
+    expected = found()
+    monkeypatch.setattr(BloomAttention, "forward", BloomAttention.forward)  # put back at the end
+    exec(page.partition("```py\n")[2].partition("```")[0], {})
+    assert "alibi" in BloomAttention.forward.__code__.co_varnames and not BloomAttention.forward.__closure__
+    for one, other in zip(found(), expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_swin_asks_for_an_attention_by_name() -> None:
+    """The bias of its windows gets its gradient, also where windows are moved and others are masked."""
+    from transformers import SwinConfig, SwinModel
+
+    ours.register()
+    sizes = {
+        "image_size": 32,
+        "patch_size": 2,
+        "embed_dim": 16,
+        "depths": [2, 2],
+        "num_heads": [2, 4],
+        "window_size": 3,
+    }
+    config = SwinConfig(**sizes, drop_path_rate=0.0)
+    image, found = torch.randn(2, 3, 32, 32), list[Any]()
+    for name in ("eager", ours.NAME):
+        torch.manual_seed(0)
+        model = SwinModel._from_config(config, attn_implementation=name).eval()
+        for each in model.parameters():
+            each.data += 0.05 * torch.randn_like(each)
+        model(image).last_hidden_state.square().sum().backward()
+        assert model.config._attn_implementation == name
+        found.append({key: each.grad for key, each in model.named_parameters()})
+    assert any("relative_position_bias" in key for key in found[0])
+    largest = max(float(grad.abs().max()) for grad in found[0].values())
+    for key, grad in found[0].items():
+        torch.testing.assert_close(found[1][key], grad, atol=1e-6 * largest, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.one_in(40)) for name in tiny_models.text_models()]
 )
 def test_a_text_model_in_turn(name: str) -> None:
     row = beside.row_of(name)
     assert beside.state(row) != "different", row
+    assert row.get("made with ours", {}).get("verdict") != "different", row
 
 
 def test_models_that_a_configuration_makes_look_both_ways() -> None:

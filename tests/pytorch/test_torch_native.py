@@ -391,7 +391,7 @@ def test_the_symbols_of_a_pass_are_those_of_python(library: Any, monkeypatch: py
     assert lengths.symbols_of(several) == right and right[:3] == [7, 5, 5]
 
 
-CODE = "from pebblesim.operator import native; native._load(native.folder()); print(native.library is not None)"
+CODE = "from pebblesim.operator.known import native; native._load(native.folder()); print(native.library is not None)"
 
 
 def begun(folder: Path, code: str = CODE, **variables: str) -> Any:

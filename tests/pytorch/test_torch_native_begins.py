@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,9 +62,16 @@ def test_the_state_says_what_the_first_call_does(monkeypatch: pytest.MonkeyPatch
     (native.folder() / f"{native.NAME}.so").write_text("")
     assert native.state() == "off: the first call of attention on the GPU loads it"
     (native.folder() / native.FAILED).write_text("no")
-    assert "it could not be compiled, see" in native.state()
+    assert "it could not be compiled, see" in native.state() and "delete it" in native.state()
     monkeypatch.setattr(native, "library", object())
     assert native.state() == "on"
+
+
+def test_the_command_fails_where_there_is_no_library_afterwards(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv(native.VARIABLE, "0")
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(native.__file__), run_name="__main__")
+    assert ended.value.code and capsys.readouterr().out == "off: PEBBLESIM_NATIVE is 0\n"
 
 
 def test_another_pytorch_or_source_is_another_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

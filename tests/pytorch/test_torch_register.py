@@ -14,7 +14,7 @@ from pebblesim.operator.integrations.transformers import register  # noqa: E402
 THEIRS = sorted({"eager", *AttentionInterface()} - {"pebblesim"})
 
 
-@pytest.mark.parametrize("name", [*THEIRS, "", " ", None, 5])
+@pytest.mark.parametrize("name", [*THEIRS, "", " ", None, 5, "mine/kernels", "paged|mine", "my_flash"])
 def test_a_name_of_another_attention_is_refused(name: Any) -> None:
     before = dict(AttentionInterface().items())
     with pytest.raises(UsageError, match=r"^name is .*; give "):

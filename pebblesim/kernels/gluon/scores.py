@@ -92,8 +92,10 @@ class ScoresRoles(PartsRoles):
         low, high = self.scope.limits()
         if self.before is not None:
             self.say(st.When(low < high, tuple(self._fetch(self.before, low))))
+        self.asking = self.scope.one_by_one()
         for piece in self.pieces():
             self.over(node, piece)
+        self.asking = False
         self.say(st.Sent())
 
     def _fetch(self, node: ir.Read, number: Term) -> list[st.Statement]:

@@ -38,7 +38,11 @@ class TablesRoles(Roles):
         if edge:
             beyond = (term("part") + 1) * ROWS > self.setting.size(own.dim)
             self.say(st.When(beyond, (st.Map(held, only(held, edge, NOTHING)),)))
-        value = self.values.in_words(self.entries(node, own if edge else None))
+        where = self.nonzero(node, own if edge else None)
+        if self.asking and where:
+            self.say(st.When(self.scope.edge(), (st.Map(held, only(held, where, NOTHING)),)))
+            where = []
+        value = self.values.in_words(only(self.written(node), where, NOTHING))
         self.say(*[st.Sent()] * (not emptied), *st.put(room.turned() if turned else room, value))
         self.say(st.Send(f"{node.tensor.name}_tiles", place, room, line=node.line))
 

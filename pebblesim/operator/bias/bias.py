@@ -9,6 +9,7 @@ stream past: its sum is in the same order in every run, and it is written once.
 from __future__ import annotations
 
 from itertools import pairwise
+from math import prod
 from typing import cast
 
 import torch
@@ -35,10 +36,11 @@ def in_groups(bias: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, int]:
     kinds = ["shared" if mine == 1 else "own" for mine, its in zip(shape[:-3], whole, strict=False) if its != 1]
     if sum(a != b for a, b in pairwise(kinds)) > 1:
         raise UsageError(
-            f"bias has shape {tuple(bias.shape)} for batches {tuple(whole[:-3])}: those that share it lie between "
-            "others that do not; put the dimensions that share it next to each other, behind or before all others."
+            f"bias or attn_mask has shape {tuple(bias.shape)} for batches {tuple(whole[:-3])}: those that share it lie "
+            "between others that do not; put the dimensions that share it next to each other, behind or before all "
+            "others."
         )
-    batch, parts, sides = query.shape[:-3].numel(), bias.reshape(shape).shape[:-3].numel(), shape[-3:]
+    batch, parts, sides = prod(query.shape[:-3]), prod(shape[:-3]), shape[-3:]
     if kinds and (kinds[0], kinds[-1]) == ("shared", "own"):
         return bias.reshape(1, parts, *sides), parts
     return bias.reshape(parts, 1, *sides), batch // parts if parts else 1

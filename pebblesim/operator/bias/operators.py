@@ -25,7 +25,7 @@ from pebblesim.operator.launching.fresh import fresh
 from pebblesim.operator.launching.launching import check_triton
 from pebblesim.operator.launching.layout import empty_like, in_order
 from pebblesim.operator.masks import Asked
-from pebblesim.operator.operators import fake, no_second
+from pebblesim.operator.operators import by_vmap, fake, no_second
 
 LIMITS = "SymInt inner, SymInt? left, SymInt? right, bool at_end, float scale"
 WITH_BIAS, BACKWARD = "pebblesim::attention_with_bias", "pebblesim::attention_with_bias_backward"
@@ -246,7 +246,7 @@ def _in_batches(name: str) -> None:
             last = last.sum(1, keepdim=True)
         return (*found, last), (0,) * len(made)
 
-    torch.library.register_vmap(name, rule)
+    by_vmap(name, rule)
 
 
 _in_batches(WITH_BIAS)

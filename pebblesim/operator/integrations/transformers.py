@@ -9,6 +9,7 @@ from __future__ import annotations
 from pebblesim.operator import pytorch as _pytorch  # noqa: F401
 
 # isort: split
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -42,7 +43,8 @@ def register(name: str = NAME, *, fallback: str | None = None, workspace: int | 
     """Make our attention an `attn_implementation` of transformers.
 
     Args:
-        name: the name of this implementation, which must not be one of transformers' own.
+        name: the name of this implementation, which must not be one of transformers' own, nor have "/", "|" or "flash"
+            in it.
         fallback, workspace: as for `attention`.
 
     Raises:
@@ -68,6 +70,11 @@ def _check_name(name: Any, known: Any) -> None:
     ours = getattr(known.get(name), "func", None) is attend
     if name == "eager" or (name in known and not ours):
         raise UsageError(f"name is {name!r}, which transformers has for an attention of its own; give another name.")
+    if (part := next((part for part in ("/", "|", "flash") if part in name), None)) is not None:
+        raise UsageError(
+            f"name is {name!r}, and transformers looks elsewhere for an attention whose name has {part!r}; give "
+            "another name."
+        )
 
 
 def attend(
@@ -207,6 +214,7 @@ def seen(
     allow_is_bidirectional_skip: bool = False,
     use_vmap: bool = False,
     device: Any = "cpu",
+    config: Any = None,
     **others: Any,
 ) -> Any:
     """A mask function of transformers: the keys that each query may see.
@@ -219,13 +227,19 @@ def seen(
             function says itself what it is; only torch.compile is kept from those that index tensors with positions.
         use_vmap: as transformers has it.
         device: of the mask.
+        config: the model's.
         others: are not used.
 
     Returns:
         `Seen`; or booleans (batch, 1, q_length, kv_length), a dense mask, if the keys of some query have holes, or
         begin or end earlier for a later query.
+
+    Raises:
+        UsageError: the model's layers ask for no attention by its name, and would take this for numbers.
     """
     from transformers.masking_utils import causal_mask_function, sdpa_mask
+
+    _check_layers(type(config))
 
     mask_function = causal_mask_function if mask_function is None else mask_function
 
@@ -266,6 +280,22 @@ def seen(
     except masks.Holes:
         return dense(0, q_length)
     return masks.Seen(shape, None, tuple(each.expand(batch_size, q_length).contiguous() for each in ranges))
+
+
+def _check_layers(kind: type) -> None:
+    """Check, by a configuration, that the code of its model asks for an attention by name, if it is transformers' own.
+
+    transformers itself looks for this in `set_attn_implementation`, but not where a model is made.
+    """
+    where = kind.__module__
+    code = sys.modules.get(where.replace("configuration_", "modeling_")) if where.startswith("transformers.") else None
+    if code is None or hasattr(code, "ALL_ATTENTION_FUNCTIONS"):
+        return
+    if any("Attention" in name and getattr(it, "__module__", "") == code.__name__ for name, it in vars(code).items()):
+        raise UsageError(
+            f"a model of {kind.__name__} computes attention itself, and takes no other one; leave out "
+            "attn_implementation (docs/transformers-models.md)."
+        )
 
 
 def _padding(attention_mask: Tensor | None, kv_length: int, kv_offset: int) -> Tensor | None:

@@ -55,7 +55,7 @@ def state() -> str:
     if library is not None:
         return "on"
     if (why := why_not() or _error) or (failed := folder() / FAILED).exists():
-        return f"off: {why or f'it could not be compiled, see {failed}'}"
+        return f"off: {why or f'it could not be compiled, see {failed}, and delete it to have it tried again'}"
     when = "loads" if (folder() / f"{NAME}.so").exists() else "begins to compile"
     return f"off: the first call of attention on the GPU {when} it"
 
@@ -175,3 +175,4 @@ if __name__ == "__main__":
     if (thread := begin()) is not None:
         thread.join()
     print(state())
+    sys.exit(library is None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache, partial
@@ -59,14 +59,24 @@ def together() -> Iterator[None]:
             yield
         finally:
             HERE.threads = None
+            threads.give()
+
+
+def later(give: Callable[[], Any]) -> None:
+    """Give a kernel to threads by a function of Triton, as soon as Triton is ready: others are chosen meanwhile."""
+    HERE.threads.later.append(give)
+    if begin().done():
+        HERE.threads.give()
 
 
 def let_through() -> None:
     """Wait until what was given to threads runs in C++: until then they and this thread take Python from each other.
 
-    Kernels of the forward pass are the longest, so that it is better not to choose those of the backward pass yet.
+    Kernels of the forward pass are the longest, so that it is better not to choose those of the backward pass yet. As
+    long as Triton is not ready, all of them wait for it, and nothing is to be waited for.
     """
-    if (threads := getattr(HERE, "threads", None)) is not None:
+    if (threads := getattr(HERE, "threads", None)) is not None and begin().done():
+        threads.give()
         for each in threads.fronts:
             each.wait()
 
@@ -118,13 +128,25 @@ def begin() -> Future[None]:
 
 
 class _Threads(ThreadPoolExecutor):
-    """Threads that also build what launches a kernel, with a compiler of C: else Triton does it at the first launch."""
+    """Threads that also build what launches a kernel, with a compiler of C: else Triton does it at the first launch.
+
+    Attributes:
+        fronts: for each kernel, whether it is in C++.
+        later: what gives them kernels, as soon as Triton is ready.
+    """
 
     def __init__(self, most: int) -> None:
         super().__init__(most)
         self.fronts: list[threading.Event] = []
+        self.later: list[Callable[[], Any]] = []
         self._launchers: dict[Any, Future[Any]] = {}
         self._front = threading.Lock()
+
+    def give(self) -> None:
+        """Have Triton give kernels to these threads that waited until it is ready."""
+        begin().result()
+        while self.later:
+            self.later.pop(0)()
 
     def submit(self, compiled: Any, /, *given: Any, **options: Any) -> Future[Any]:
         """Compile a kernel."""

@@ -14,7 +14,7 @@ from pebblesim.kernels import releases
 from pebblesim.operator.known.symbols import Number, Uncompiled
 from pebblesim.operator.known.tape import notes
 from pebblesim.operator.launching import compiling
-from pebblesim.operator.launching.boxes import Described, start_of
+from pebblesim.operator.launching.boxes import Described, Place, start_of
 from pebblesim.operator.launching.fresh import fresh
 
 
@@ -146,8 +146,8 @@ class Kernel:
             return
         if compiling.compiled_only():
             if made is None:
-                compiling.begin().result()
-                self._kernel.run(*map(for_triton, arguments), grid=grid, warmup=True, **options)
+                given = [Place.of(each) if isinstance(each, torch.Tensor) else for_triton(each) for each in arguments]
+                compiling.later(partial(self._kernel.run, *given, grid=grid, warmup=True, **options))
             return
         if made is None:
             made = self._made[key] = Compiled(with_room(self._kernel[grid], *map(for_triton, arguments), **options))

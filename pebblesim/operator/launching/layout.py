@@ -6,6 +6,8 @@ each query, such as L, are in memory as (batch, KV heads, n, query heads that sh
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 from torch import Tensor
 
@@ -48,7 +50,7 @@ def room_for(like: Tensor, d: int) -> Tensor:
 
 def in_one_batch(x: Tensor) -> Tensor:
     """(…, heads, n, d) as (batch, heads, n, d)."""
-    return x if x.dim() == 4 else x.reshape(x.shape[:-3].numel(), *x.shape[-3:])  # -1 is not known where x is empty
+    return x if x.dim() == 4 else x.reshape(prod(x.shape[:-3]), *x.shape[-3:])  # -1 is not known where x is empty
 
 
 def numbers_of(x: Tensor, kv_heads: int) -> Tensor:

@@ -10,7 +10,7 @@ denominator L′ = log(exp(L) + exp(s)), the output is O′ = exp(L - L′) O = 
 
 from __future__ import annotations
 
-from math import e, log2
+from math import e, log2, prod
 from typing import Any
 
 import torch
@@ -48,7 +48,7 @@ def for_batches(sinks: Tensor, query: Tensor) -> Tensor:
     So gradients of batches are added before they are rounded to the type of the sinks.
     """
     kind = torch.float64 if query.dtype == torch.float64 else torch.float32
-    return sinks.to(kind).expand(query.shape[:-3].numel(), -1)
+    return sinks.to(kind).expand(prod(query.shape[:-3]), -1)
 
 
 def forward(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, asked: Asked) -> tuple[Tensor, Tensor]:
