@@ -264,14 +264,10 @@ class Consumer(TablesRoles):
         super().ended(done)
 
     def give_back(self, buffer: Buffer, at: Any) -> None:
-        """Give a slot back, once the vectors in it are in registers.
-
-        Behind a fence, if only products that were put off take them: a thread may not have their words yet.
-        """
-        tiles = [other.read.tile for other in self.plan.together(buffer) if other.vector]
-        for tile in tiles:
-            self._fetch(tile)
-        self.say(*[st.Fence()] * (at == "slot" and any(_late_alone(self.plan, tile) for tile in tiles)))
+        """Give a slot back, once the vectors in it are in registers; some of those that are put off need a fence."""
+        for other in self.plan.together(buffer):
+            self._fetch(other.read.tile)
+        self.say(*[st.Fence()] * (at == "slot" and _late_alone(self.plan, buffer)))
         super().give_back(buffer, at)
 
     def _note(self, node: ir.Compute) -> None:
@@ -349,7 +345,15 @@ class Consumer(TablesRoles):
             self._there.add(buffer.barrier)
 
 
-def _late_alone(plan: Block, vector: ir.Tile) -> bool:
+def _late_alone(plan: Block, buffer: Buffer) -> bool:
+    """Whether a slot has a vector that only products which are put off take, or what is made of it.
+
+    When the slot is given back, threads may still wait for its words.
+    """
+    return any(_put_off(plan, each.read.tile) for each in plan.together(buffer) if each.vector)
+
+
+def _put_off(plan: Block, vector: ir.Tile) -> bool:
     """Whether all products of an iteration that take a vector, or what is made of it, are put off."""
     made, taken = {vector}, list[ir.Compute]()
     for node in plan.loop.body:
