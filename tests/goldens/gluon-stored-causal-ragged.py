@@ -82,6 +82,7 @@ def A_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, 
     for k in gl.static_range(4):
         mbarrier.wait(Q_i_full.index(k % 4), (k // 4) & 1)
         Q_i_kept += (Q_i.index(k % 4).reshape([128, 64]).slice(w * 64, 64).load(gl.DotOperandLayout(0, tile_128, 2)),)
+        fence_async_shared()
         mbarrier.arrive(Q_i_free.index(k % 4), count=1)
     for k in gl.static_range(4, 8):
         mbarrier.wait(Q_i_full.index(k % 4), (k // 4) & 1)
