@@ -37,6 +37,7 @@ PARTS = {
             "gluon/block",
             "gluon/boxes",
             "gluon/plan",
+            "gluon/grid",
             "gluon/roles",
             "gluon/scope",
             "gluon/text",

@@ -4,11 +4,12 @@ if __name__ != "pebblesim.graphs":
     raise ImportError(f"import this package as 'pebblesim.graphs', not {__name__!r}")
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pebblesim.core.errors import UsageError
+from pebblesim.core.kinds import check_kind
 from pebblesim.language.problems import problem as find
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _declared(problem: str, summation: str, mask: Any, options: dict[str, Any]) 
     if isinstance(declare, str):  # a built-in graph: importing all of them would be slow
         module, _, function = declare.partition(":")
         declare = getattr(import_module(module), function)
-    signature = inspect.signature(declare)
+    signature = _signature(declare)
     if solves.rectangle:
         options = _spelled_out(solves.rectangle.from_nd, options)
     try:
@@ -66,6 +67,8 @@ def _declared(problem: str, summation: str, mask: Any, options: dict[str, Any]) 
     except TypeError as error:
         takes = ", ".join(name for name in signature.parameters if name not in ("summation", "mask"))
         raise UsageError(f"graph {problem!r}: {error}; it takes {takes}.") from None
+    for name, value in options.items():
+        _check_option(name, value, str(signature.parameters[name].annotation))
     if mask is not None:
         from pebblesim.graphs.builder import whole
         from pebblesim.graphs.masked import checked
@@ -80,6 +83,26 @@ def _declared(problem: str, summation: str, mask: Any, options: dict[str, Any]) 
         options = options | {"mask": checked(mask, (queries, keys))}
     builder: Builder = declare(summation=summation, **options)
     return builder
+
+
+def _signature(declare: Any) -> inspect.Signature:
+    """Return the arguments that a graph takes, without those that its problem settles, such as the activation."""
+    signature = inspect.signature(declare)
+    settled = getattr(declare, "keywords", {})
+    return signature.replace(parameters=[each for name, each in signature.parameters.items() if name not in settled])
+
+
+def _check_option(name: str, value: Any, annotation: str) -> None:
+    """Check an option that is a flag, a word, or several words; sizes are checked where they are used.
+
+    Raises:
+        UsageError: it is of another kind.
+    """
+    if annotation in ("str | Iterable[str]", "tuple[str, ...]"):
+        if not isinstance(value, Iterable) or not all(isinstance(each, str) for each in value):
+            raise UsageError(f"{name} = {value!r} was given; {name} must be names.")
+    elif not annotation.startswith("int"):
+        check_kind(name, value, annotation)
 
 
 def _spelled_out(from_nd: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:

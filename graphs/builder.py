@@ -358,7 +358,7 @@ def whole(what: str, value: int) -> int:
         UsageError: it is not an integer, or less than 1.
     """
     try:
-        number = index(value)
+        number = 0 if isinstance(value, bool) else index(value)
     except TypeError:
         number = 0
     if number < 1:

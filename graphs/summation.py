@@ -58,7 +58,7 @@ def tree_block(summation: str) -> int | None:
         return 1
     if summation == "balanced":
         return None
-    kind, _, block = summation.partition(":")
+    kind, _, block = str(summation).partition(":")
     if kind != "blocked" or not (block.isascii() and block.isdigit()) or int(block) < 1:
         raise unknown_summation(summation, ("chain", "balanced", "blocked:b"))
     return int(block)

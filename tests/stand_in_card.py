@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,18 @@ SIZES = {
     "*fp32": "Q",
 }
 """Types of arguments, and how `struct` reads them."""
+
+
+NUMBERS, TYPES = count(1), dict[int, list[str]]()
+"""Numbers of functions, and types of their arguments: kernels of a module stay from one card to the next."""
+
+
+def arguments(kind: str) -> list[str]:
+    """The arguments of the driver for one of a kernel."""
+    if kind.startswith("tensordesc"):
+        axes = kind.partition("[")[2].partition("]")[0].count(",") + 1
+        return ["map", *["i32"] * axes, *["i64"] * axes]
+    return [] if kind == "constexpr" else ["u64" if kind[0] == "*" else kind]
 
 
 class Card:

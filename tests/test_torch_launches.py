@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ from checkout import ROOT
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from stand_in_card import Card, kernel  # noqa: E402
+from stand_in_card import NUMBERS, TYPES, Card, arguments, kernel  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.runtime import driver, jit  # noqa: E402
@@ -46,11 +47,12 @@ KINDS: dict[str, tuple[int, int, int, int, bool]] = {
 
 def patch(patched: pytest.MonkeyPatch) -> Card:
     """Let tensors of the CPU take the way of a card, up to the driver."""
-    card, numbers = Card(), iter(range(1, 10**6))
-    card.driver.launch = lambda *given: 0
+    card = Card()
+    card.kinds, card.driver.launch = TYPES, lambda *given: 0
 
     def compile_one(self: Any, key: Any, signature: Any, *given: Any) -> Any:
-        made = kernel(next(numbers), list(signature.values()))
+        made = kernel(next(NUMBERS), list(signature.values()))
+        TYPES[made.function] = [each for kind in signature.values() for each in arguments(kind)]
         made.name, made.packed_metadata = self.fn.__name__, made.metadata
         self.device_caches[0][0][key] = made
         made.launch_metadata = lambda *given: None
@@ -66,6 +68,8 @@ def patch(patched: pytest.MonkeyPatch) -> Card:
         patched.setattr(torch._C, name, each, raising=False)
     patched.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     patched.setattr(launching, "card_of", lambda *given: cards.card("H200"))
+    properties = SimpleNamespace(multi_processor_count=132)
+    patched.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     patched.setattr(layout, "on_gpu", lambda x: True)
     patched.setattr(recorded, "here", lambda x: True)
     patched.setattr(recorded, "driver", lambda: card.driver)
@@ -126,13 +130,17 @@ def row(name: str) -> str:
     Q, K, V, dO = (torch.empty(batch, of, n, d, dtype=torch.bfloat16) for of in (heads, kv_heads, kv_heads, heads))
     starts = torch.tensor([0, 100, 300, n], dtype=torch.int32) if packed else None
     limited = masks.Asked(None, None, None, 0, False, d**-0.5, 0.0, None, False)
-    none = {"cu_seqlens": starts, "key_padding_mask": None, "key_ranges": None}
+    asked = limited if starts is None else limited._replace(right=None)
+    inputs = Q, K, V, None, *((None, None) if starts is None else (starts, None, None))
+    function = operators.without_notes if starts is None else eager._with_ranges
 
     def forward() -> Any:
-        return operators.forward(Q, K, V, eager.ranged(Q, K, limited, none))
+        return recorded.made(function, inputs, asked[2:])
 
-    (out, L), asked = forward(), eager.ranged(Q, K, limited, none)
-    both = counted(forward), counted(lambda: operators.backward(dO, Q, K, V, out, L, asked))
+    out, L, *ranges = forward()
+    saved = Q, K, V, out, L, None, *(ranges or (None, None))
+    backward = partial(recorded.made, *eager._backward(dO, None, saved, False, asked[2:])[1:])
+    both = counted(forward), counted(backward)
     cells = (f"{kernels} + {others}, {memory}" for kernels, others, memory in both)
     return f"| {name} | {' | '.join(cells)} |"
 

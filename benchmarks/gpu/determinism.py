@@ -10,14 +10,12 @@ that a call allocates. What is there is not measured again. `--table` shows the 
 
 from __future__ import annotations
 
-import argparse
-import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import product
-from pathlib import Path
 from typing import Any
+
+from resumed import arguments, resumed
 
 SHAPES = tuple((n, d, 65536 // n) for n, d in product((1024, 4096, 16384), (64, 96, 128)))
 """Tokens, head dimension and heads."""
@@ -51,7 +49,7 @@ def backward(torch: Any, backend: str | None, x: list[Any], dO: Any) -> Callable
     return lambda: torch.autograd.grad(out, x, dO, retain_graph=True)
 
 
-def rows(torch: Any, known: set[str]) -> Iterator[dict[str, Any]]:
+def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     """A row for each shape: times of all kernels, both ways."""
     from timing import together
 
@@ -104,28 +102,5 @@ def table(found: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--time-limit", type=float, default=60.0)
-    parser.add_argument("--table", action="store_true", help="show the rows that are there")
-    asked = parser.parse_args()
-    asked.output.mkdir(parents=True, exist_ok=True)
-    file, until = asked.output / "determinism.jsonl", time.monotonic() + asked.time_limit
-    found = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    if asked.table:
-        print(table(found))
-        return
-    import torch
-
-    with file.open("a", encoding="utf-8") as out:
-        for row in rows(torch, {each["key"] for each in found}):
-            out.write(json.dumps(row) + "\n")
-            out.flush()
-            print(json.dumps(row)[:600], flush=True)
-            if time.monotonic() > until:
-                return
-
-
 if __name__ == "__main__":
-    main()
+    resumed(arguments(__doc__, 60.0).parse_args(), "determinism.jsonl", rows, table)

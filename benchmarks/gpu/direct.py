@@ -27,6 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, help="folder of the rows")
     parser.add_argument("--time-limit", type=float, default=240.0, help="seconds after which nothing new is begun")
+    parser.add_argument("--part", action="append", default=[], help="lengths, masked, latent …: these alone, in order")
     asked = parser.parse_args()
     until = time.monotonic() + asked.time_limit
     if asked.output:
@@ -45,7 +46,8 @@ def main() -> None:
     if (thread := native.begin()) is not None:  # PEBBLESIM_NATIVE=0: by Python alone
         thread.join()
     say(card=torch.cuda.get_device_name(), driver=recorded.driver() is not None, native=native.state())
-    for part in (_graphs, _streams, _threads, _freed, _biased, _latent, _masked, _lengths, _kinds):
+    parts = _graphs, _streams, _threads, _freed, _biased, _latent, _masked, _lengths, _kinds
+    for part in [globals()[f"_{name}"] for name in asked.part] or parts:
         try:
             part(torch, say, until)
         except Exception as error:  # which is what this is about

@@ -6,19 +6,17 @@
 Latent keys have 576 columns, of which the first 512 are the values. For 128 heads and 1,024 keys, for shapes that the
 seed draws, and for some others, `attention` is timed with gradients: on the card alone, with launches, and kernel by
 kernel, with so many parts of the heads. With `--groups`, groups of 8 heads have keys and values of d = 96 to 256. A row
-has the times in microseconds, TFLOP/s of useful operations, errors against float64 at some hundred keys, and whether a
+has the times in microseconds, TFLOP/s of useful operations, errors against float64, and whether a
 second call gives the same bits. What is there is not measured again. `--table` shows the rows, without a GPU.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
+
+from resumed import arguments, resumed
 
 
 class Shape(NamedTuple):
@@ -51,6 +49,9 @@ GROUPS = tuple(
 CAUSAL = {9672: (False,)}
 """Masks of groups, where they are not causal alone."""
 
+MOST_PAIRS = 2**28
+"""Most pairs of queries and keys with which errors are found; where there are more, for some hundred keys."""
+
 FEWEST, MOST = 300, 3000
 """Keys that are drawn."""
 
@@ -58,8 +59,11 @@ FEWEST, MOST = 300, 3000
 def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     """A row for each shape, mask and number of parts; that which `attention` takes is the first."""
     from pebblesim.advice import cards
+    from pebblesim.kernels.gluon import grid
     from pebblesim.operator.launching import launching
 
+    if asked.together:
+        grid.STREAMED_TOGETHER = asked.together * 2**20
     chance = random.Random(asked.seed)
     drawn = [Shape(chance.randint(FEWEST, MOST), chance.choice((16, 64, 128))) for _ in range(asked.drawn)]
     chosen, long_enough = launching.parts_of_heads, launching.long_enough
@@ -67,9 +71,10 @@ def rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
         shared, n = shape.heads // shape.kv_heads, shape.n
         most = max(1, cards.of_device(torch.cuda.get_device_properties(0)).size("multiprocessors") // -(-n // 128))
         tried = [2**at for at in range(1, shared.bit_length()) if asked.groups or most / 4 < 2**at <= 2 * most]
-        for causal in CAUSAL.get(n, (True,)) if asked.groups else (False, True):
-            for parts in (0, 1, *tried):
+        for causal in CAUSAL.get(n, (True,)) if asked.groups else (True, False):
+            for parts in (0,) if asked.chosen else (0, 1, *tried):
                 key = f"{shape.name}, {'causal' if causal else 'none'}, {parts or 'chosen'} parts"
+                key += f", {asked.together} MiB" * (asked.together > 0)
                 if key in known or (parts > 1 and asked.few and shape != SHAPES[0]):
                     continue
                 seen: list[int] = []
@@ -93,12 +98,12 @@ def forget() -> None:
     """Forget the passes that were made: the next ones may have other parts."""
     from pebblesim.operator.known import eager, recorded
 
-    for table in (recorded._KINDS, recorded._KEPT, recorded._SEEN, eager._CHECKED, eager._ALIKE):
+    for table in (recorded._KINDS, recorded._KEPT, recorded._SEEN, eager._CHECKED, eager._ALIKE, eager._COMPILED):
         table.clear()
 
 
 def right(torch: Any, leaves: list[Any], dO: Any, causal: bool) -> tuple[Any, ...]:
-    """The gradients in float64, of leaves with few tokens."""
+    """The gradients in float64."""
     wide = [each.detach().double().requires_grad_() for each in leaves]
     q, (k, v), n = wide[0], (wide[1], wide[-1][..., : dO.shape[-1]]), dO.shape[-2]
     k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], 1) for each in (k, v))
@@ -110,7 +115,7 @@ def right(torch: Any, leaves: list[Any], dO: Any, causal: bool) -> tuple[Any, ..
 
 
 def measured(torch: Any, shape: Shape, causal: bool) -> dict[str, Any]:
-    """Times of both passes, and of forward alone; errors and bits at some hundred keys."""
+    """Times of both passes, and of forward alone; errors and bits."""
     from timing import by_kernel, together
 
     from pebblesim.gpu.torch import attention
@@ -126,12 +131,14 @@ def measured(torch: Any, shape: Shape, causal: bool) -> dict[str, Any]:
         return attention(x[0], x[1], x[-1][..., : shape.d_v], is_causal=causal, enable_gqa=True)
 
     forget()
-    leaves, dO = inputs(min(shape.n, 131 + shape.n % 64))
+    leaves, dO = inputs(shape.n if shape.n**2 * shape.heads <= MOST_PAIRS else 131 + shape.n % 64)
     found, again = (torch.autograd.grad(attend(*leaves), leaves, dO) for _ in "12")
     pairs = zip(found, right(torch, leaves, dO, causal), strict=True)
     wrong = [float(f"{(a - b).norm() / b.norm():.2e}") for a, b in pairs]
     same = all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
     del found, again
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
 
     leaves, dO = inputs(shape.n)
     calls = {
@@ -163,30 +170,14 @@ def table(found: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser = arguments(__doc__, 150.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--drawn", type=int, default=2, help="shapes that the seed draws")
     parser.add_argument("--few", action="store_true", help="other numbers of parts for the first shape alone")
+    parser.add_argument("--chosen", action="store_true", help="as many parts as attention chooses, and no others")
     parser.add_argument("--groups", action="store_true", help="groups of heads, with d = 96 to 256")
-    parser.add_argument("--time-limit", type=float, default=150.0)
-    parser.add_argument("--table", action="store_true", help="show the rows that are there")
-    asked = parser.parse_args()
-    asked.output.mkdir(parents=True, exist_ok=True)
-    file, until = asked.output / "heads_apart.jsonl", time.monotonic() + asked.time_limit
-    found = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    if asked.table:
-        print(table(found))
-        return
-    import torch
-
-    with file.open("a", encoding="utf-8") as out:
-        for row in rows(torch, asked, {each["key"] for each in found}):
-            out.write(json.dumps(row) + "\n")
-            out.flush()
-            print(json.dumps(row)[:700], flush=True)
-            if time.monotonic() > until:
-                return
+    parser.add_argument("--together", type=int, default=0, help="MiB of L2 that heads may share, in the place of 52")
+    resumed(parser.parse_args(), "heads_apart.jsonl", rows, table)
 
 
 if __name__ == "__main__":

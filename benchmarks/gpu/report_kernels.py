@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pebblesim as ps
 from pebblesim.advice import cards
 from pebblesim.advice.forecast import Forecast, forecast
 from pebblesim.advice.tiles import Tiling
@@ -368,12 +369,40 @@ def drawn() -> str:
     return table(("kernels", "n, d, heads", "mask", *moved), lines)
 
 
+def one_query() -> str:
+    """Forecasts of decoding: what `advise` names, and drawn kernels that nothing was fitted to."""
+    lines = []
+
+    def line(keys: int, d: int, heads: int, kv_heads: int, seconds: float, measured: float, where: str) -> None:
+        sizes = f"{keys:,} keys, d = {d}, {heads} heads ({kv_heads} KV heads)"
+        lines.append((sizes, f"{1e6 * seconds:.1f}", f"{1e6 * measured:.1f}", f"{seconds / measured:.2f}", where))
+
+    busy = min(row["seconds"] for row in load_plain("variants") if row["what"] == "decode early 131072")
+    plain = [row for row in load_plain("operators") if row.get("part") == "decode"]
+    plain.append({"n_k": 131_072, "d": 128, "heads": 32, "kv_heads": 8, "ours": 1e3 * busy})
+    for row in plain:
+        d, heads, kv_heads = row["d"], row["heads"], row["kv_heads"]
+        advice = ps.advise("H200", n_q=1, n_k=row["n_k"], d_k=d, d_v=d, heads=heads, kv_heads=kv_heads)
+        where = "kernels one behind the other" if row["n_k"] > 2**16 else "a call, L2 evicted before"
+        line(row["n_k"], d, heads, kv_heads, advice.kernels[0].seconds, row["ours"] / 1e3, where)
+    for row in load_plain("h200/gluon_drawn_2811"):
+        shape, tile = row["shape"], row["tiling"]
+        if shape["n_q"] == 1 and tile["schedule"] == "flash-decoding" and not shape["mask"]:
+            apart = {name: tuple(each) for name, each in tile["apart"].items()}
+            tiling = Tiling(tile["schedule"], tile["blocks"], tile["warps"], tile["stages"], apart, early=True)
+            d, shared, kv_heads = shape["d"], shape["group"], shape["heads"]
+            dims = {"n_q": shared, "n_k": shape["n_k"], "d_k": d, "d_v": d}
+            made = forecast(tiling, dims, cards.card("H200"), "bfloat16", kv_heads)
+            line(shape["n_k"], d, shared * kv_heads, kv_heads, made.seconds, row["seconds"], "drawn, held out")
+    return table(("one query", "forecast, µs", "measured, µs", "forecast ÷ measured", "how"), lines)
+
+
 def tables() -> dict[str, list[str]]:
     """The tables of each page, in order."""
     grid, races = load(HERE / "grid.jsonl"), load(HERE / "race.jsonl")
     return {
         "rates": [powers(), *(race(rows, way) for rows in (grid, races) for way in ("backward", "forward"))],
-        "forecast": [ceilings(), judged(grid), named(grid), causal(races)],
+        "forecast": [ceilings(), judged(grid), named(grid), causal(races), one_query()],
         "kernel-bytes": [traffic(), of_memory(), drawn(), memory()],
         "attention-tests": [attention()],
         "workspace": [workspace()],

@@ -150,12 +150,17 @@ def main() -> None:
         return table(rows)
     import torch
 
+    from pebblesim.operator.known import native
+
+    if (thread := native.begin()) is not None:  # or it is compiled while rows are measured
+        thread.join()
     known = {row["key"] for row in rows}
     for number in range(asked.shapes):
         key, (batch, n, window) = f"{asked.seed}/{number}", drawn(asked.seed, number)
         if key in known or time.monotonic() - began > asked.time_limit:
             continue
         row = {"key": key, "batch": batch, "n": n, "window": window, "card": torch.cuda.get_device_name()}
+        row["native"] = native.state()
         row |= measured(torch, batch, n, window, asked.alone)
         with asked.output.open("a", encoding="utf-8") as out:
             out.write(json.dumps(row) + "\n")

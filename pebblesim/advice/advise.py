@@ -16,6 +16,7 @@ from pebblesim.advice.kernels import NAMED, kernels
 from pebblesim.advice.result import Advice
 from pebblesim.advice.tiles import TILINGS
 from pebblesim.core.errors import UsageError
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.sizes import check_rule, dtype_of
 from pebblesim.counting.arguments import AnyMask
 from pebblesim.counting.heads import Heads
@@ -24,6 +25,7 @@ from pebblesim.language import masks
 from pebblesim.language.problems import problem
 
 
+@checked_kinds("workspace")
 def advise(
     gpu: str | Card | None = None,
     *,

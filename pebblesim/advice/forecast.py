@@ -121,6 +121,9 @@ def can_forecast(card: Card) -> bool:
 def launch_forecast(cost: LaunchCost, card: Card) -> LaunchForecast:
     """How long a launch takes, and why."""
     rate = {name: figure.value for name, figure in card.rates.items()}
+    rate["memory"] /= card.factor(f"{kind}, memory" for kind in cost.kinds)
+    begins = card.factor(f"{kind}, launch" for kind in cost.kinds)
+    rate |= {name: begins * rate[name] for name in ("launch", "start")}
     return timed(cost, rate, figures_of(card), card.factor(cost.kinds))
 
 

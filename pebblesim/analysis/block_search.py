@@ -5,7 +5,7 @@ It asks for words and pebbles in closed form only (`pebblesim.analysis.words_mov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -28,6 +28,15 @@ REGROWN = 30
 
 FEW = 2**11
 """For at most this number of sizes, `best` examines `MOST_BOXES` also under a mask; for more, an eighth of them."""
+
+DIVISORS_OF_FIT = (1, 3, 8)
+"""Parts of a block by which "fit" changes it."""
+
+STEPS = 32
+"""Steps in which "fit" enlarges a block up to twice its size."""
+
+FEW_NAMES = 3
+"""Largest number of blocks for which "fit" looks at caches between powers of two, too."""
 
 GRID = 2**11
 """Under a mask `fit` tries all sizes up to twice this number, and this number of sizes between powers of two."""
@@ -92,9 +101,12 @@ class Part:
     def fit(self, M: int, sizes: Blocks, fixed: frozenset[str]) -> Blocks:
         """Return all blocks, those of this part by the rule "fit"; other blocks and fixed blocks do not change."""
         groups = [free for group in self.groups if (free := [name for name in group if name not in fixed])]
-        best = self._fit_in_order(M, sizes, groups)
-        if sum(not self.unmasked.blocks.isdisjoint(group) for group in groups) > 1:
-            names = [name for group in groups for name in group if name in self.unmasked.blocks]
+        names = [name for group in groups for name in group if name in self.unmasked.blocks | self.words.blocks]
+        compete = sum(not self.unmasked.blocks.isdisjoint(group) for group in groups) > 1
+        best = sizes
+        if not compete or self.words is self.unmasked or len(names) > FEW_NAMES:
+            best = self._fit_in_order(M, sizes, groups)
+        if compete:
             best = self._shared(M, sizes, names, best)
         return self._filled(M, best, [[name for name in group if best[name] == 1] for group in groups])
 
@@ -121,26 +133,29 @@ class Part:
                 break
         return best
 
-    def _shared(self, M: int, sizes: Blocks, names: list[str], start: Blocks) -> Blocks:
-        """Choose blocks that compete for the cache, better than `start`; a larger M never gives worse ones.
+    def _shared(self, M: int, sizes: Blocks, names: list[str], in_order: Blocks) -> Blocks:
+        """Choose blocks that compete for the cache, no worse than `in_order`; a larger M never gives worse ones.
 
-        This is true if they are proved to be the best. Otherwise they are the best found without a mask for the powers
-        of two up to M.
+        This is true if they are proved to be the best. Otherwise they are the ones of the last level up to M, enlarged
+        by steps that do not depend on M.
         """
-        if self.words(start) <= self.least(M):
-            return start
-        if self.words.nonincreasing:
-            search = BlockSearch(self, self.words, M, names, start, sizes)
-            search.climb()
-            if search.prove():
+        caps = {name: max(self.cuts[name]) for name in names}
+        for blocks in (in_order, sizes | caps):
+            if self.words(blocks) <= self.least(M) and self.fits(M, blocks):
+                return blocks
+        few = prod(caps.values()) <= FEW
+        if few or self.words.nonincreasing:
+            search = BlockSearch(self, self.words, M, names, in_order, sizes)
+            if self.words.nonincreasing:
+                search.climb()
+            if search.prove(FEW if few else MOST_BOXES):
                 return search.best
-        best, least = start, self.words(start)
-        for words in (2**power for power in range(M.bit_length())):
-            if self.fits(words, sizes):
-                blocks = _climbed(self, words, tuple(names), tuple(sizes.items()))
-                if self.words(blocks) <= least:
-                    best, least = blocks, self.words(blocks)
-        return best
+        M = min(M, self.room(sizes | caps))  # no block is larger
+        start = tuple(sizes.items())
+        blocks = sizes
+        for level in _levels(M - self.room(sizes), names):  # each begins with the one before, which is remembered
+            blocks = _at_level(self, level, tuple(names), start)
+        return min(in_order, _enlarged(self, M, blocks, names), key=self.words)
 
     def _least_in_order(self, M: int, grown: Callable[[int], Blocks], limit: int) -> list[int]:
         """Return the size up to `limit` that moves the fewest words, from a grid that does not depend on M."""
@@ -251,9 +266,17 @@ class BlockSearch:
             self.consider(blocks)
             for shorter in self._beside_whole_tiles(blocks):
                 self.consider(shorter)
+        self.consider_equal()
+        self.descend((1, 2, 5, 12, 30, 80, None), regrow)
+
+    def consider_equal(self) -> None:
+        """Accept the largest feasible blocks of one size if they are better than the best so far."""
         together = last_that(lambda size: self.part.fits(self.M, self._all(size)), 1, max(self.caps.values()))
         self.consider(self._all(together))
-        for divisor in (1, 2, 5, 12, 30, 80, None):
+
+    def descend(self, divisors: Sequence[int | None], regrow: bool = False) -> None:
+        """Go from the best blocks so far to neighbours that are better, in steps of these parts of a block."""
+        for divisor in divisors:
             while any(self.consider(blocks) for blocks in self._steps(divisor, regrow)):
                 pass
 
@@ -347,12 +370,57 @@ class BlockSearch:
         return high | sizes
 
 
-@lru_cache(maxsize=1024)  # for every M above that power
-def _climbed(part: Part, M: int, names: tuple[str, ...], start: tuple[tuple[str, int], ...]) -> Blocks:
-    """The best blocks found without a mask, from these."""
-    search = BlockSearch(part, part.unmasked, M, list(names), dict(start), dict(start))
-    search.climb()
+def _levels(room: int, names: Sequence[str]) -> Iterator[int]:
+    """Yield the words up to this number, besides those that the smallest blocks need, for which "fit" looks for blocks.
+
+    They are powers of two; for few blocks also 3, 6, 12, …
+    """
+    for power in range(room.bit_length()):
+        yield 1 << power
+        if len(names) <= FEW_NAMES and 2 <= 3 << power >> 1 <= room:
+            yield 3 << power >> 1
+
+
+@lru_cache(maxsize=2048)  # for every M above that level
+def _at_level(part: Part, level: int, names: tuple[str, ...], start: tuple[tuple[str, int], ...]) -> Blocks:
+    """Return good blocks for so many words besides those that `start` needs, no worse than those for fewer words."""
+    sizes = dict(start)
+    M = part.room(sizes) + level
+    below = max(_levels(level - 1, names), default=0)
+    smaller = _enlarged(part, M, _at_level(part, below, names, start) if below else sizes, names)
+    if part.words(smaller) <= part.least(M):
+        return smaller
+    without_mask = BlockSearch(part, part.unmasked, M, list(names), sizes, sizes)
+    without_mask.climb()
+    search = BlockSearch(part, part.words, M, list(names), smaller, sizes)
+    search.consider(without_mask.best)
+    search.consider_equal()
+    if len(names) <= FEW_NAMES:
+        search.descend(DIVISORS_OF_FIT)
     return search.best
+
+
+def _enlarged(part: Part, M: int, blocks: Blocks, names: Sequence[str]) -> Blocks:
+    """Return the best of these blocks and of feasible ones with one or two enlarged, or one in exchange for another."""
+    few = len(names) <= FEW_NAMES
+    lines = [(those, blocks, STEPS if few else STEPS // 4) for count in (1, 2) for those in combinations(names, count)]
+    for name, other in permutations(names, 2) if few else ():
+        for quarters, steps in ((3, STEPS // 4), (2, STEPS // 4), (1, STEPS // 4), (0, STEPS)):
+            shorter = blocks | {other: max(1, -(-blocks[other] * quarters // 4))}
+            lines.append(((name,), shorter, steps))
+    best, least = blocks, part.words(blocks)
+    for those, start, steps in lines:
+        before = start
+        for step in range(1, steps + 1):
+            sizes = {name: min(max(part.cuts[name]), start[name] + -(-start[name] * step // steps)) for name in those}
+            if (larger := start | sizes) == before:
+                continue
+            if not part.fits(M, larger):
+                break
+            before, words = larger, part.words(larger)
+            if words < least:
+                best, least = larger, words
+    return best
 
 
 def _on_grid(place: int) -> int:

@@ -38,8 +38,9 @@ class Formula(Result):
 
     Attributes:
         reads, writes: words moved into and out of the cache.
-        peak_words: most words resident between two primitives. Under a band those of the largest tiles; where queries
-            and keys differ in number, perhaps none of these has an allowed pair.
+        peak_words: most words resident between two primitives, where the largest tiles have an allowed pair.
+        peak_is_bound: whether perhaps none of them has one, so that `peak_words` is an upper bound: under an unknown
+            mask, and under a band where queries and keys differ in number. `count` has the peak for given sizes.
         by_tensor: (reads, writes) of each tensor.
         by_phase: (reads, writes) of each phase.
         variables: names of the dimensions and blocks, in order.
@@ -51,6 +52,7 @@ class Formula(Result):
     by_tensor: Mapping[str, tuple[sympy.Expr, sympy.Expr]]
     by_phase: Mapping[str, tuple[sympy.Expr, sympy.Expr]]
     variables: tuple[str, ...]
+    peak_is_bound: bool = False
 
     @property
     def io(self) -> sympy.Expr:
@@ -72,10 +74,15 @@ class Formula(Result):
                 for key, part in parts.items()
             },
             "variables": list(self.variables),
+            "peak_is_bound": self.peak_is_bound,
         }
 
     def __str__(self) -> str:
-        return "\n".join(f"{name:<11}= {written(expr)}" for name, expr in self.lines.items())
+        return "\n".join(f"{name:<11}{self._relation(name, '≤')} {written(expr)}" for name, expr in self.lines.items())
+
+    def _relation(self, name: str, bounded: str) -> str:
+        """Return the sign between a quantity and its closed form."""
+        return bounded if name == "peak words" and self.peak_is_bound else "="
 
     @cached_property
     def evaluate(self) -> Callable[..., Any]:
@@ -88,7 +95,10 @@ class Formula(Result):
 
     def latex(self) -> str:
         """Reads, writes, I/O and peak words, as an `align*` environment of LaTeX."""
-        return align((rf"\text{{{name}}}", f"= {in_latex(expr)}") for name, expr in self.lines.items())
+        return align(
+            (rf"\text{{{name}}}", " ".join((self._relation(name, r"\le"), in_latex(expr))))
+            for name, expr in self.lines.items()
+        )
 
 
 @lru_cache(maxsize=256)
@@ -117,7 +127,14 @@ def formula(program: ir.Program, mask: Band | None = None) -> Formula:
         {name: (plain(traffic.reads), plain(traffic.writes)) for name, traffic in by_tensor.items()},
         {name: (plain(traffic.reads), plain(traffic.writes)) for name, traffic in by_phase.items()},
         (*program.dims, *program.blocks),
+        any(_may_miss_the_largest(phase.body, mask) for phase in program.phases),
     )
+
+
+def _may_miss_the_largest(body: list[ir.Node], mask: Band | None) -> bool:
+    """Whether a mask may leave out the first tiles, the largest; in a square a band has their diagonal pair."""
+    conditions = (node.when for node in ir.walk(body) if isinstance(node, ir.Loop) and node.when)
+    return any(mask is None or when.rows.dim != when.columns.dim for when in conditions)
 
 
 def _traffic(body: list[ir.Node], mask: Band | None, loops: tuple[ir.Loop, ...] = ()) -> Iterator[tuple[str, Traffic]]:

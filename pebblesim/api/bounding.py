@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from pebblesim.core.errors import UsageError
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import listed, whole
 from pebblesim.counting.arguments import AnyMask
@@ -146,6 +147,7 @@ class Bounds(Result):
         return "\n".join([*lines, *self.summary()])
 
 
+@checked_kinds("pairs")
 def bounds(
     problem_name: str = "backward",
     *,

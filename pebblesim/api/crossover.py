@@ -22,6 +22,7 @@ from pebblesim.api.crossover_result import BOTH, NEITHER, RATIO, Around, Crossin
 from pebblesim.api.overtaking import bound_exponent, crossing_exponent
 from pebblesim.core.bisection import last_that
 from pebblesim.core.errors import Infeasible, UsageError
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.sizes import LARGEST, axis, quantity, whole
 from pebblesim.counting.best import best_of
 from pebblesim.counting.compare import compare, runs_of
@@ -75,6 +76,7 @@ class Curve:
         return self._known[M]
 
 
+@checked_kinds()
 def crossover(
     *schedules: str | Schedule,
     M: int | None = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from pebblesim.core.errors import UsageError
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.sizes import listed
 from pebblesim.counting.arguments import AnyMask, BlockRule
 from pebblesim.counting.run import Run
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pebblesim.analysis.formula import Formula
 
 
+@checked_kinds()
 def formula(schedule: str | Schedule, mask: AnyMask | None = None, *, rectangular: bool = False) -> Formula:
     """Derive the closed forms of a schedule's reads, writes, I/O and peak from its program, as sympy expressions.
 
@@ -105,6 +107,7 @@ def _in_shape(schedule: str | Schedule, rectangular: bool) -> Schedule:
     return algorithm.in_dims(algorithm.problem.rectangle.dims)
 
 
+@checked_kinds()
 def show(schedule: str | Schedule, *, rectangular: bool = False) -> str:
     """Return the pseudo-code of a schedule.
 
@@ -126,6 +129,7 @@ def show(schedule: str | Schedule, *, rectangular: bool = False) -> str:
     return text(_in_shape(schedule, rectangular).program)
 
 
+@checked_kinds()
 def numbers(
     schedule: str | Schedule,
     *,

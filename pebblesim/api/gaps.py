@@ -9,6 +9,7 @@ from typing import Any
 
 from pebblesim.core.bisection import last_that
 from pebblesim.core.errors import UsageError
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import axis, listed
 from pebblesim.core.tables import Sheet
@@ -101,6 +102,7 @@ class Gaps(Result):
         return f"\\begin{{tabular}}{{rlrrrrr}}\n{lines}\n\\end{{tabular}}"
 
 
+@checked_kinds("steps")
 def gaps(
     problem_name: str = "backward",
     *,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pebblesim.analysis.peak import IN_PLACE
 from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.counting.arguments import AnyMask, problem_dims
 from pebblesim.counting.run import Run
 from pebblesim.language import masks
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pebblesim.graphs.cdag import Cdag
 
 
+@checked_kinds()
 def graph(problem_name: str, *, summation: str = "chain", mask: AnyMask | None = None, **options: Any) -> Cdag:
     """Build the computational DAG of a problem.
 
@@ -95,6 +97,7 @@ def _options(run: Run) -> dict[str, Any]:
     return {"summation": summation, "mask": run.allowed, **run.dims, **options}
 
 
+@checked_kinds("memory", "states")
 def optimum(
     of: Any,
     *,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pebblesim.analysis.count import count as count_program
 from pebblesim.analysis.totals import totals
 from pebblesim.api.graph import graph_of
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import quantity
 from pebblesim.counting.arguments import AnyMask, BlockRule
@@ -20,6 +21,8 @@ from pebblesim.language.registry import Schedule
 from pebblesim.language.source import where_is
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pebblesim.game.referee import Game
     from pebblesim.language.program import Program
 
@@ -123,6 +126,7 @@ class Played(Result):
         return ", ".join(f"{whose} {'equal' if right else 'DIFFER from'} the reference" for whose, right in verdicts)
 
 
+@checked_kinds()
 def play(
     schedule: str | Schedule,
     *,
@@ -130,7 +134,7 @@ def play(
     rules: str = "hong-kung",
     summation: str = "chain",
     blocks: BlockRule = "fit",
-    save: str | None = None,
+    save: str | Path | None = None,
     strict: bool = True,
     progress: Callable[[float], None] | None = None,
     mask: AnyMask | None = None,
@@ -173,7 +177,7 @@ def play(
 def play_run(
     run: Run,
     rules: str = "hong-kung",
-    save: str | None = None,
+    save: str | Path | None = None,
     strict: bool = True,
     progress: Callable[[float], None] | None = None,
 ) -> Played:

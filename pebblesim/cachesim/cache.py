@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pebblesim.cachesim.result import CLOSE, Cached, CacheTable
 from pebblesim.core.errors import Infeasible, UnknownName, UsageError
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.sizes import bytes_of, several, whole
 from pebblesim.core.units import Traffic
 from pebblesim.counting.arguments import AnyMask, BlockRule
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pebblesim.graphs.cdag import Cdag
 
 
+@checked_kinds()
 def accesses(
     schedule: str | Schedule,
     *,
@@ -59,11 +61,23 @@ def accesses(
     Raises:
         Infeasible, UsageError: as for `pebblesim.count`, or there are too many requests.
     """
-    if machine not in ("uses", "moves") or grain not in ("tiles", "words"):
-        raise UsageError(f"machine {machine!r}, grain {grain!r}: use uses or moves, and tiles or words.")
+    _check_stream(machine, grain, ways, dtype)
     run = Run.of(schedule, dims, M=M, blocks=blocks, mask=masks.of(mask))
     how = _Replay((), machine, grain, None if line is None else _words_in(line, dtype), ways)
     return how.in_lines(how.requests(run)).whole()
+
+
+def _check_stream(machine: str, grain: str, ways: int | None, dtype: str) -> None:
+    """Check what the requests of a schedule are, also where they are not used.
+
+    Raises:
+        UsageError: there are no such machines, grains, ways or types.
+    """
+    if machine not in ("uses", "moves") or grain not in ("tiles", "words"):
+        raise UsageError(f"machine {machine!r}, grain {grain!r}: use uses or moves, and tiles or words.")
+    if ways is not None:
+        whole("ways", ways)
+    bytes_of(dtype)
 
 
 def _words_in(line: int, dtype: str) -> int:
@@ -78,6 +92,7 @@ def _words_in(line: int, dtype: str) -> int:
     return words
 
 
+@checked_kinds()
 def cache(
     source: str | Path | Schedule | Cdag | Stream | Any,
     *,
@@ -136,8 +151,7 @@ def cache(
     if not sizes or not policies:
         raise UsageError("give at least one cache size and one policy.")
     words = None if line is None else _words_in(line, dtype)
-    if ways is not None:
-        whole("ways", ways)
+    _check_stream(machine, grain, ways, dtype)
     how = _Replay(policies, machine, grain, words, ways)
     algorithm, among = _schedule(source), Heads(heads, kv_heads, batch, separate)
     if algorithm is not None:

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from pebblesim.core.errors import UsageError
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import bytes_of, whole
 from pebblesim.counting.arguments import AnyMask, BlockRule
@@ -74,6 +75,7 @@ class L2(Result):
         )
 
 
+@checked_kinds()
 def l2(
     schedule: str | Schedule,
     *,
@@ -127,6 +129,8 @@ def l2(
     (run,) = launched.parts
     if wanted.kind == "swizzled" and chiplets not in (1, wanted.number):
         raise UsageError(f"--order {order} is for {wanted.number} chiplets, and there are {chiplets}.")
+    if not isinstance(at_once, int | Sequence) or at_once == []:
+        raise UsageError(f"at_once = {at_once!r} was given; at_once must be a whole number, or one for each launch.")
     several = [at_once] if isinstance(at_once, int) else list(at_once)
     most_at_once = max(whole("at_once", each) for each in several)
     if partitions not in (1, 2):

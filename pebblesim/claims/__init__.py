@@ -41,6 +41,7 @@ from pebblesim.claims.claim import (
 )
 from pebblesim.claims.errata import errata
 from pebblesim.core.errors import PebblesimError, UsageError
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.results import Result
 
 __all__ = [
@@ -121,6 +122,7 @@ class Report(Result):
         return {"rows": [row.to_dict() for row in self.rows], "failed": self.failed}
 
 
+@checked_kinds()
 def verify(
     *names: str, full: bool = False, progress: Callable[[float], None] | None = None, errata_only: bool = False
 ) -> Report:

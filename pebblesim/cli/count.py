@@ -320,7 +320,7 @@ def formula(
     one_way(latex, as_json)
     algorithm, closed = get(schedule), ps.formula(schedule, mask, rectangular=rectangular)
     if as_json:
-        texts = {name: text for name, text in closed.to_dict().items() if isinstance(text, str)}
+        texts = {name: text for name, text in closed.to_dict().items() if isinstance(text, str | bool)}
         print_json({"schedule": algorithm.name, **texts, "blocks": dict(algorithm.paper), "source": algorithm.source})
         return
     if latex:

@@ -82,6 +82,17 @@ def whole(what: str, value: Any) -> int:
     return int(value)
 
 
+def whole_or_zero(what: str, value: Any) -> int:
+    """Return `value` if it is a whole number, 0 or more, such as the seed of random numbers.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
+        raise UsageError(f"{what} = {value!r} was given; {what} must be a whole number, 0 or more.")
+    return int(value)
+
+
 def whole_groups(heads: int, kv_heads: Any) -> None:
     """Check that all KV heads serve equally many query heads.
 

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any, overload
 
 from pebblesim.core.errors import UsageError
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import check_rule, listed
 from pebblesim.core.tables import Sheet
@@ -159,6 +160,7 @@ class Comparison(Result, Sequence[Counted]):
         return "\n".join(map(str, [*self.parts(), *totals]))
 
 
+@checked_kinds()
 def compare(
     problem_name: str | None = None,
     *,

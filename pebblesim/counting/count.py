@@ -13,6 +13,7 @@ from pebblesim.analysis.count import count as count_program
 from pebblesim.analysis.peak import IN_PLACE, spared
 from pebblesim.analysis.work import work
 from pebblesim.core.errors import BelowBound, Infeasible
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import assigned, listed
 from pebblesim.core.units import Traffic
@@ -298,6 +299,7 @@ def _best(
     return best(solves, dict(dims), M, formulation, mask)
 
 
+@checked_kinds()
 def count(
     schedule: str | Schedule,
     *,

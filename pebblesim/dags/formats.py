@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.files import whole_file
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.dags import graphml, named_formats as named, numbered_formats as numbered
 from pebblesim.graphs.cdag import Cdag
 
@@ -53,6 +54,7 @@ FORMATS: Final = {
 SUFFIXES: Final = {suffix: name for name, known in FORMATS.items() for suffix in known.suffixes}
 
 
+@checked_kinds()
 def load_graph(path: str | Path, format: str | None = None) -> Cdag:
     """Read a graph from a file.
 
@@ -93,6 +95,7 @@ def load_graph(path: str | Path, format: str | None = None) -> Cdag:
         raise UsageError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
 
 
+@checked_kinds()
 def save_graph(graph: Cdag, path: str | Path, format: str | None = None) -> None:
     """Write a graph to a file, as a whole or not at all.
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.core.errors import UsageError
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.sizes import whole
 from pebblesim.dags.orders import as_cdag
 from pebblesim.game.moves import COMPUTE, DELETE, KINDS, READ, TEXT_LIMIT, WRITE, check_name, load, pack, saving
@@ -24,6 +25,7 @@ _PLAIN: Final = re.compile(r"(?!#)[^\s%]+( [^\s%]+)*")
 _MEANS: Final = {"compute": COMPUTE, "evict": DELETE, "send up": WRITE, "send down": READ}
 
 
+@checked_kinds()
 def judge(graph: Any, game: str | Path | NDArray[Any], *, M: int, rules: str = "hong-kung") -> Game:
     """Judge a saved game or an array of moves. An illegal move ends the game; the result explains it.
 

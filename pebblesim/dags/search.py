@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.core.errors import PebblesimError, UnknownName, UsageError
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.results import Result, plain
-from pebblesim.core.sizes import quantity, whole
+from pebblesim.core.sizes import quantity, whole, whole_or_zero
 from pebblesim.dags.anneal_kernel import anneal
 from pebblesim.dags.best_order import NONE, BestOrder, Progress
 from pebblesim.dags.bounds import Bound, at_once, largest, of_theorems, paths, slowly, wavefronts
@@ -102,6 +103,7 @@ def _blame(pebbling: Pebbling) -> str:
     return f"{weak}; `optimum` may narrow the gap" if searchable(pebbling.graph, pebbling.rules) else weak
 
 
+@checked_kinds("rounds", "steps")
 def pebble(
     graph: Any,
     *,
@@ -145,7 +147,7 @@ def pebble(
     graph = as_cdag(graph)
     if rules not in RULES:
         raise UnknownName("rule set", rules, RULES)
-    M = whole("M", M)
+    M, seed = whole("M", M), whole_or_zero("seed", seed)
     if not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
         raise UsageError(f"seconds = {seconds!r} was given; give a number, 0 or more.")
     if steps is not None:

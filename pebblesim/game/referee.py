@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.core.errors import PebblesimError, UnknownName, UsageError
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.sizes import quantity
 from pebblesim.game.board import RED_BIT, Board, Row
 from pebblesim.game.moves import COMPUTE, KINDS, READ, WRITE, as_chunk, unpack
@@ -319,6 +320,7 @@ class Referee:
         return ""
 
 
+@checked_kinds()
 def referee(
     graph: Graph, M: int, stream: Iterable[NDArray[Any]], rules: str = "hong-kung", *, strict: bool = True
 ) -> Game:

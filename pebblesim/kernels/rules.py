@@ -16,6 +16,7 @@ from pebblesim.kernels import statements as st
 from pebblesim.kernels.statements import KernelProgram, Statement, terms_of
 from pebblesim.kernels.terms import ZERO, Binary, Held, Method, Name, Number, Term, text, walk
 from pebblesim.kernels.words import WORDS
+from pebblesim.language import program as ir
 
 
 def in_order(body: st.Body, numbers: Mapping[str, Term] | None = None) -> Iterator[Statement]:
@@ -154,6 +155,17 @@ def slots_are_given_back(made: KernelProgram) -> Iterator[str]:
             yield f"{name} is arrived at {arrivals[name]} times, and waited for {waits[name]} times"
 
 
+def pieces_are_alike(made: KernelProgram) -> Iterator[str]:
+    """Loops over some tiles and over others of a loop of the schedule arrive at the same barriers."""
+    met: dict[ir.Loop, set[str]] = {}
+    for loop in st.within(made.rows):
+        if isinstance(loop, st.For) and loop.of is not None:
+            barriers = (names(each.barrier) for each in st.within(loop.body) if isinstance(each, st.Arrive))
+            arrived = set[str]().union(*barriers)
+            for name in sorted(arrived ^ met.setdefault(loop.of, arrived)):
+                yield f"{name} is arrived at for some tiles of line {loop.of.line}, and not for others"
+
+
 def stores_are_used(made: KernelProgram) -> Iterator[str]:
     """Words that threads store in shared memory are read or sent, and those that are sent were stored."""
     stored, used, sent = set[str](), set[str](), set[str]()
@@ -195,8 +207,6 @@ def slots_are_there(made: KernelProgram) -> Iterator[str]:
     for each in in_order(made.rows):
         if isinstance(each, st.Wait):
             waited |= {(name, ZERO if name in single else slot) for name, slot in slots(each.barrier)}
-        elif isinstance(each, st.Let):
-            waited = _renamed(waited, each)
         elif not isinstance(each, st.Fetch | st.Expect | st.Arrive):
             for name, slot in slots(each.room) if isinstance(each, st.Put) else ():
                 if name in full and not any(at == slot for _, at in waited):
@@ -208,6 +218,8 @@ def slots_are_there(made: KernelProgram) -> Iterator[str]:
                 at_barrier = slot if barrier is None else filled_with(made, name, barrier, slot)
                 if barrier and (barrier, ZERO if barrier in single else at_barrier) not in waited:
                     yield f"line {each.line} reads slot {text(slot)} of {name} before {barrier} was waited for"
+        if isinstance(each, st.Let):
+            waited = _renamed(waited, each)
 
 
 def _read(each: Statement) -> Iterator[Term]:
@@ -338,6 +350,7 @@ RULES: tuple[Callable[[KernelProgram], Iterator[str]], ...] = (
     barriers_are_complete,
     bytes_are_expected,
     slots_are_given_back,
+    pieces_are_alike,
     slots_are_free,
     slots_are_there,
     products_are_waited_for,

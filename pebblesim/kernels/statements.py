@@ -119,9 +119,10 @@ class Wait(Statement):
 
 
 class Arrive(Statement):
-    """Arrive at a barrier."""
+    """Arrive at a barrier, for so many who do."""
 
     barrier: Term
+    count: int = 1
 
 
 class Expect(Statement):
@@ -344,8 +345,8 @@ def _of_gluon(each: Statement, language: Language) -> str:
     match each:
         case Wait(barrier=barrier, phase=phase):
             return says("mbarrier.wait", barrier, phase)
-        case Arrive(barrier=barrier):
-            return says("mbarrier.arrive", barrier, count=1)
+        case Arrive(barrier=barrier, count=count):
+            return says("mbarrier.arrive", barrier, count=count)
         case Expect(barrier=barrier, bytes=number):
             return says("mbarrier.expect", barrier, number)
         case Fetch(tiles=tiles, corner=corner, barrier=barrier, room=room):

@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from pebblesim.core.errors import Infeasible, UsageError
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.sizes import DTYPE_ON_MACHINES, dtype_of, whole
 from pebblesim.counting.arguments import AnyMask
 from pebblesim.counting.heads import Heads
@@ -23,6 +24,7 @@ SIDES = (1, 4, 16, 32, 64, 128, 256)
 """Blocks of these sides, all the same, are tried beside those that fill the first memory."""
 
 
+@checked_kinds()
 def on_machine(
     schedule: str | Schedule,
     *,

@@ -211,6 +211,15 @@ def ranges_of_band(n_q: int, n_k: int, left: int | None, right: int | None, at_e
     return first, end
 
 
+class Ranged(NamedTuple):
+    """Ranges of keys for each query, (batch, n_q), and of queries for each key, (batch, n_k), as kernels take them."""
+
+    first: Tensor
+    end: Tensor
+    above: Tensor
+    below: Tensor
+
+
 def arguments_of(first: Tensor | None, end: Tensor | None, n_k: int) -> dict[str, Tensor]:
     """The arguments of kernels that read ranges: those of keys for each query, and of queries for each key."""
     if first is None or end is None:

@@ -24,7 +24,7 @@ from pebblesim.operator.known import recorded
 from pebblesim.operator.launching import layout
 from pebblesim.operator.launching.launching import OF_QUERIES, Setting, check_triton, compute
 from pebblesim.operator.launching.layout import empty_like, in_order, numbers_from, numbers_of
-from pebblesim.operator.masks import Asked, arguments_of
+from pebblesim.operator.masks import Asked, Ranged, arguments_of
 from pebblesim.operator.sinks.gradient import gradient_of_sinks
 from pebblesim.operator.sizes import met
 
@@ -100,8 +100,10 @@ def _without_pairs(query: Tensor, key: Tensor) -> bool:
     return 0 in (query.shape[0], query.shape[2], key.shape[2])
 
 
-def _arguments(first: Tensor | None, end: Tensor | None, n_k: int) -> dict[str, Tensor]:
-    """As `arguments_of`; on a GPU by one kernel."""
+def _arguments(first: Tensor | Ranged | None, end: Tensor | None, n_k: int) -> dict[str, Tensor]:
+    """As `arguments_of`; on a GPU by one kernel, unless they are there."""
+    if isinstance(first, Ranged):
+        return dict(zip(ARGUMENTS, first, strict=False))
     if first is None or end is None or not layout.on_gpu(first):
         return arguments_of(first, end, n_k)
     from pebblesim.operator.sequences import above_and_below

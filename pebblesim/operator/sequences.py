@@ -7,6 +7,7 @@ imports them, since they need Triton.
 from __future__ import annotations
 
 from functools import cache
+from typing import NamedTuple
 
 import torch
 import triton
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from pebblesim.operator.launching.fresh import fresh
 from pebblesim.operator.launching.launch import Kernel
-from pebblesim.operator.masks import OUTSIDE, Ranges, promise, promised
+from pebblesim.operator.masks import OUTSIDE, Ranged, Ranges, promise, promised
 from pebblesim.operator.pattern import Within
 
 TOKENS = 256
@@ -82,12 +83,45 @@ def counted(first, end, above, below, n_q, n_k, steps):  # type: ignore[no-untyp
 COUNTED = Kernel(counted)
 
 
-def above_and_below(first: Tensor, end: Tensor, n_k: int) -> Ranges:
-    """As the last two of `masks.arguments_of`, of ranges (batch, n_q) in int32, contiguous."""
+def above_and_below(first: Tensor, end: Tensor, n_k: int, into: Ranges | None = None) -> Ranges:
+    """As the last two of `masks.arguments_of`, of ranges (batch, n_q) in int32, contiguous; written `into` tensors."""
     (batch, n_q), grid = first.shape, (-(-n_k // TOKENS), first.shape[0], 1)
-    above, below = (fresh(first.new_empty((batch, n_k))) for _ in "ab")
+    above, below = into or (fresh(first.new_empty((batch, n_k))) for _ in "ab")
     COUNTED[grid](first, end, above, below, n_q, n_k, n_q.bit_length(), num_warps=4)
     return above, below
+
+
+APART = 32
+"""Words that each kind of ranges begins at a multiple of, so that kernels find it where it is aligned."""
+
+
+class Room(NamedTuple):
+    """One memory for all ranges of a call, and for whether what was promised holds; int32.
+
+    Attributes:
+        whole: all of it.
+        ranged: the ranges.
+        holds: a number for each promise, which is not 0 if it holds.
+    """
+
+    whole: Tensor
+    ranged: Ranged
+    holds: Tensor
+
+    @staticmethod
+    def of(like: Tensor, batch: int, n_q: int, n_k: int, promises: int) -> Room:
+        """Room on the device of a tensor."""
+        words = 2 * sum(-(-batch * n // APART) * APART for n in (n_q, n_k)) + promises
+        return Room.within(fresh(like.new_empty((words,), dtype=torch.int32)), batch, n_q, n_k)
+
+    @staticmethod
+    def within(whole: Tensor, batch: int, n_q: int, n_k: int) -> Room:
+        """The parts of a memory."""
+        parts, begin = list[Tensor](), 0
+        for n in (n_q, n_q, n_k, n_k):
+            parts.append(whole[begin : begin + batch * n].view(batch, n))
+            begin = begin + -(-batch * n // APART) * APART
+        return Room(whole, Ranged(*parts), whole[begin:])
 
 
 @cache
@@ -96,16 +130,18 @@ def _kernel(of_q: torch.dtype, of_k: torch.dtype) -> Kernel:
     return Kernel(ranges)
 
 
-def ranges_of_sequences(of_q: Tensor, of_k: Tensor, n_q: int, n_k: int, within: Within) -> Ranges:
+def ranges_of_sequences(
+    of_q: Tensor, of_k: Tensor, n_q: int, n_k: int, within: Within, room: Room | None = None
+) -> Ranges:
     """Ranges of packed sequences, (1, n_q), whose starts for queries and keys are right but for their numbers.
 
     Args:
         of_q, of_k: where sequences start, and the end of the last, in int32 or int64 and contiguous.
         n_q, n_k: numbers of queries and keys.
         within: limits of j - i within a sequence.
+        room: where they are written.
     """
-    first, end = (fresh(of_q.new_empty((1, n_q), dtype=torch.int32)) for _ in "ab")
-    holds = fresh(of_q.new_empty((2,), dtype=torch.bool))
+    (first, end, *_), holds = (room or Room.of(of_q, 1, n_q, n_k, 2))[1:]
     left, right, at_end = within
     most = (min(n_q, n_k),) * 2 if of_q is of_k else (n_q, n_k)
     last = of_q.shape[0] - 1
@@ -150,18 +186,18 @@ def unpadded(padding, first, end, holds, n_q, n_k, apart, shift, left, right):  
 UNPADDED = Kernel(unpadded)
 
 
-def ranges_of_padding(padding: Tensor, batch: int, n_q: int, within: Within) -> Ranges:
+def ranges_of_padding(padding: Tensor, batch: int, n_q: int, within: Within, room: Room | None = None) -> Ranges:
     """Ranges (batch, n_q) of keys that are padded before and behind, for a padding that is right but for its numbers.
 
     Args:
         padding: (batch, n_k) or (1, n_k), True where a key is padding, with at least one key.
         batch, n_q: sizes.
         within: limits of j - i.
+        room: where they are written.
     """
     n_k, (left, right, at_end) = padding.shape[1], within
     padding = padding.contiguous()
-    first, end = (fresh(padding.new_empty((batch, n_q), dtype=torch.int32)) for _ in "ab")
-    holds = fresh(padding.new_empty((batch,), dtype=torch.bool))
+    (first, end, *_), holds = (room or Room.of(padding, batch, n_q, n_k, batch))[1:]
     apart = n_k if padding.shape[0] > 1 else 0
     limits = n_k - n_q if at_end else 0, -1 if left is None else left, -1 if right is None else right
     UNPADDED[-(-n_q // TOKENS), batch, 1](padding, first, end, holds, n_q, n_k, apart, *limits, num_warps=4)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pebblesim.core.errors import Infeasible, UnknownName, UsageError
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import bytes_of, whole
 from pebblesim.core.tables import Sheet
@@ -136,6 +137,7 @@ class Devices(Result):
         return "\n".join(map(str, self.parts()))
 
 
+@checked_kinds()
 def devices(
     schedules: str | Iterable[str] | None = None,
     *,

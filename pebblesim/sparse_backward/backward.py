@@ -19,6 +19,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.counting.count import count
 from pebblesim.counting.run import Run
 from pebblesim.language import masks
@@ -37,6 +38,7 @@ EPSILONS = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 Progress = Callable[[float], None]
 
 
+@checked_kinds("n", "d")
 def backlite(
     inputs: Mapping[str, Any] | None = None,
     *,

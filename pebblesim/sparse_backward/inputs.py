@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from pebblesim.core.errors import UsageError
 from pebblesim.core.files import load_arrays, load_numpy, names_of_arrays, reading
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.memory import readable, shortage
-from pebblesim.core.sizes import whole
+from pebblesim.core.sizes import whole, whole_or_zero
 
 Array = NDArray[Any]
 
@@ -20,6 +21,7 @@ NAMES = ("Q", "K", "V", "dO")
 FORMATS = ("npy", "npz", "safetensors")
 
 
+@checked_kinds()
 def synthetic_head(
     n: int,
     d: int,
@@ -57,8 +59,16 @@ def synthetic_head(
         UsageError: a size or a width is not allowed, or there is not enough memory.
     """
     n, d = whole("n", n), whole("d", d)
+    sinks = whole_or_zero("sinks", sinks)
+    for name, value, allowed in (
+        ("local", local, "0 or more"),
+        ("width", width, "above 0"),
+        ("noise", noise, "0 or more"),
+    ):
+        if not 0 <= value < float("inf") or (value == 0 and allowed == "above 0"):
+            raise UsageError(f"{name} = {value!r} was given; {name} must be a finite number, {allowed}.")
     check_room(n, d, arrays=12)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(whole_or_zero("seed", seed))
     pairs = (d - 1) // 4
     rest = d - 1 - 2 * pairs
     Q, K, V, dO = np.zeros((n, d)), np.zeros((n, d)), rng.standard_normal((n, d)), rng.standard_normal((n, d))
@@ -87,6 +97,7 @@ def check_room(n: int, d: int, arrays: int) -> None:
         )
 
 
+@checked_kinds()
 def load_head(sources: Sequence[str], head: Sequence[int] = (), seed: int = 0) -> dict[str, Array]:
     """Load Q, K, V and dO from files; a missing dO is standard normal, from `seed`.
 

@@ -17,12 +17,14 @@ from typing import Any
 
 from pebblesim.api.derive import formula
 from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.sizes import axis, bytes_of, check_rule
 from pebblesim.core.tables import Table, format_of
 from pebblesim.counting.arguments import AnyMask, dims_meant
 from pebblesim.counting.checked_theta import check_theta
 from pebblesim.counting.heads import Heads, shared
 from pebblesim.counting.run import Run
+from pebblesim.game.rules import RULES
 from pebblesim.language import masks
 from pebblesim.language.masks import HeadMasks
 from pebblesim.language.problems import Problem, problem
@@ -34,6 +36,7 @@ MOST_POINTS = 10_000_000
 Sizes = int | str | Iterable[int]
 
 
+@checked_kinds("jobs")
 def sweep(
     schedules: str | Schedule | Iterable[str | Schedule] | None = None,
     *,
@@ -89,6 +92,10 @@ def sweep(
     """
     if what not in RESULTS:
         raise UnknownName("kind of row", what, RESULTS)
+    if rules not in RULES:
+        raise UnknownName("rule set", rules, RULES)
+    if dtype is not None:
+        bytes_of(dtype)
     check_rule(blocks)
     algorithms = get_all(schedules)
     by_schedule = algorithms[0].problem.name if algorithms else "backward"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pebblesim.core.errors import UsageError
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.results import Result, plain
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.arguments import problem_dims
@@ -97,6 +98,7 @@ class FoundOnDevices(Result):
         )
 
 
+@checked_kinds()
 def search_on_devices(
     *,
     P: int,

@@ -14,6 +14,7 @@ from pebblesim.analysis.blocks import least_words
 from pebblesim.analysis.peak import CHAINS, IN_PLACE, spared
 from pebblesim.core.bisection import first_that
 from pebblesim.core.errors import Infeasible, UnknownName, UsageError
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import LARGEST, assigned, listed, whole
 from pebblesim.counting.arguments import AnyMask
@@ -201,6 +202,7 @@ def _called(name: str) -> str:
     return name
 
 
+@checked_kinds()
 def search(
     problem_name: str = "backward",
     *,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pebblesim.analysis.peak import IN_PLACE
 from pebblesim.api.graph import graph_of, size_of_graph
 from pebblesim.core.errors import UsageError
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.sizes import listed
 from pebblesim.counting.arguments import AnyMask, BlockRule
 from pebblesim.counting.run import Run
@@ -155,6 +156,7 @@ class Recording:
         return vertex[changed], at[changed], (after - before)[changed]
 
 
+@checked_kinds("most")
 def record(
     schedule: str | Schedule,
     *,

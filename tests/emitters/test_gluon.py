@@ -225,6 +225,11 @@ def test_rows_that_a_ring_leaves_no_room_for_stay_in_registers(name: str, mask: 
     run(name, dims, blocks, mask, slots, 9, False)
 
 
+def test_a_ring_of_fewer_slots_than_parts_does_not_keep_a_warpgroup_waiting() -> None:
+    """The second begins when the first has issued most of its first products, or all that the ring has slots for."""
+    run(PAIRS, {"n_q": 128, "n_k": 256, "d_k": 64, "d_v": 48}, {"a": 128, "b": 64, "c": 16, "e": 32}, None, 2, 3, False)
+
+
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("mask", [None, "causal"])
 @pytest.mark.parametrize(
@@ -367,28 +372,56 @@ def test_the_interpreter_finds_what_is_left_out_of_additions(change: tuple[str, 
             "is filled|nobody read|may not have|more arrivals",
         ),
         (
-            ("mbarrier.wait(dS_tile_full.index(2 * w + (j & 1)), (j // 2) & 1)", "pass"),
+            ("mbarrier.wait(dS_tile_full.index(2 * w + ((filled + j) & 1)), ((filled + j) // 2) & 1)", "pass"),
             "may not have arrived|never filled",
         ),
         (
-            ("    tma.store_wait(0)\n                mbarrier.expect(dS", "    mbarrier.expect(dS"),
+            ("    tma.store_wait(0)\n                    mbarrier.expect(dS", "    mbarrier.expect(dS"),
             "being sent|reads it",
         ),
-        (("mbarrier.wait(dO_i_full.index(k), 0)", "pass"), "may not have arrived|never filled"),
+        (("mbarrier.wait(dO_i_full.index(k), turn & 1)", "pass"), "may not have arrived|never filled"),
+        (("mbarrier.wait(dO_i_free.index(k), (turn & 1) ^ 1)", "pass"), "is filled|nobody read|may not have"),
+        (("mbarrier.arrive(dO_i_free.index(k), count=1)", "pass"), "all roles wait"),
         (("mbarrier.arrive(turns.index(w), count=1)", "pass"), "all roles wait"),
         (("S_ij = warpgroup_mma_wait(0, deps=(S_ij,))", "pass"), "Flying|has ended"),
     ],
 )
 def test_the_interpreter_finds_what_is_left_out_of_tables(change: tuple[str, str], said: str) -> None:
-    dims = {"n_q": 128, "n_k": 256, "d_k": 32, "d_v": 48}
-    text = source(PAIRS, dims, {"a": 128, "b": 64, "c": 16, "e": 32})
-    begin = text.index("def dS_loads(")
+    check_without({"a": 128, "b": 64, "c": 16, "e": 32}, "dS", change, said)
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("fence_async_shared()", "pass"), "without a fence"),
+        (("mbarrier.wait(free.index(slot), phase ^ 1)\n            mbarrier.arrive", "mbarrier.arrive"), "more arr"),
+        (("mbarrier.arrive(full.index(slot), count=1)", "pass"), "all roles wait"),
+        (("mbarrier.arrive(free.index(slot), count=2)", "pass"), "all roles wait"),
+        (
+            ("mbarrier.arrive(free.index(slot), count=2)", "mbarrier.arrive(free.index(slot), count=1)"),
+            "all roles wait",
+        ),
+        (("tma.store_wait(0)", "pass"), "additions that nobody waited for"),
+        (("filled += end - first + 2", "filled += end - first"), "all roles wait|may not|more arrivals"),
+    ],
+)
+def test_the_interpreter_finds_what_is_left_out_of_products(change: tuple[str, str], said: str) -> None:
+    """A result goes through slots of the ring, behind the parts of its terms and before those of the next one."""
+    check_without({"a": 128, "b": 128, "c": 64, "e": 64}, "dQ", change, said)
+
+
+def check_without(blocks: dict[str, int], kernel: str, change: tuple[str, str], said: str) -> None:
+    """Four tiles of queries for three blocks: one of these has two, one after the other."""
+    dims = {"n_q": 512, "n_k": 256, "d_k": 64, "d_v": 48}
+    text = source(PAIRS, dims, blocks)
+    begin = text.index(f"def {kernel}_loads(")
     broken = text[:begin] + text[begin:].replace(*change)
     assert broken != text
     inputs = get(PAIRS).in_dims(dims).problem.random_inputs(dims, 3, ("O", "L"), None)
     given_ = {each: np.asarray(inputs[each])[None] for each in ("Q", "K", "V", "dO", "O", "L")}
     with pytest.raises((AssertionError, TypeError), match=said):
-        gluon_interpreter.run(broken, given_, "float16", (128, 256), 1)
+        gluon_interpreter.run(broken, given_, "float16", (512, 256), 1)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import textwrap
+from functools import cache
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -97,6 +100,39 @@ def test_heads_that_are_ordered_together_are_in_even_groups(n: int, heads: int) 
     if heads * streamed <= STREAMED_TOGETHER:
         assert sides == [heads]
     assert sides[-1] > together - len(sides)
+
+
+@cache
+def role_of(kernel: str) -> str:
+    """The lines of the warp that loads that find a tile, under a causal mask, for all lengths."""
+    band, dims = Band("causal", None, 0), {"n_q": 901, "n_k": 901, "d_k": 192, "d_v": 64}
+    blocks, name = {"a": 128, "b": 128, "c": 64, "e": 64}, "small-cache-backward-resident"
+    text = gluon(get(name).in_dims(dims).under(band), {**dims, **blocks}, "bfloat16", band, stages=8).text
+    (role,) = re.findall(rf"def {kernel}_loads\(.*?(?=    for k in)", text, re.DOTALL)
+    return str(role)
+
+
+@given(
+    n=st.integers(1, 900),
+    heads=st.integers(1, 9),
+    together=st.integers(1, 9),
+    kernel=st.sampled_from(["dQ", "dK"]),
+    blocks=st.integers(1, 30),
+)
+def test_products_with_a_table_have_each_tile_once(n: int, heads: int, together: int, kernel: str, blocks: int) -> None:
+    """Under a causal mask; tiles of keys of several heads are in one order, the longest first."""
+    begin, each = re.split(r"    for tile in .*\n", role_of(kernel).partition("\n")[2])
+    told = SimpleNamespace(**vars(SCALARS), num_programs=lambda axis: blocks)
+    known = {"gl": told, "n": n, "n_q": n, "n_k": n, "heads": heads, "together": min(together, heads)}
+    exec(textwrap.dedent(begin), known)
+    tiles, seen, lengths = -(-n // 128), set[tuple[int, int, int]](), dict[int, list[int]]()
+    for tile in range(tiles * 3 * heads):
+        exec(textwrap.dedent(each), known | {"tile": tile}, found := dict[str, int]())
+        seen.add((found["head"], found["i"], found["j"]))
+        lengths.setdefault(found["group"], []).append(found["end"] - found["first"])
+    assert len(seen) == tiles * 3 * heads and seen <= {*product(range(heads), range(tiles), range(3))}
+    if kernel == "dK":
+        assert all(some == sorted(some, reverse=True) for some in lengths.values())
 
 
 @pytest.mark.parametrize("shared", [0, 2])

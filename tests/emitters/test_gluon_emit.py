@@ -79,7 +79,6 @@ def test_blocks_that_are_left_out_are_those_of_the_measured_tiles() -> None:
             "-d 20 --block a=128 --block b=128 --block c=64 --block e=256",
             "as Gluon kernels: they take d_k in whole groups of 8 words, and it is 20; take --target triton",
         ),
-        (PAIRS, "-d 64 -M 128k --persistent", "leave --persistent out"),
         ("small-cache", "-d 64 -M 128k", f"no tiles for Gluon kernels; take {FORWARD}, "),
         (FORWARD, "-d 64 -M 128k --dtype float32", "words of 16 bits, and not of float32; add --dtype bf16"),
     ],

@@ -157,109 +157,135 @@ def dV_dS(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, dS_tiles, dV_pt
     ], [4, 1], [240, 24])
 
 @gluon.jit
-def dQ_loads(dS_tiles, K_tiles, dS_part, K_part, full, free, n_q, n_k):
-    head = gl.program_id(1)
+def dQ_loads(dS_tiles, K_tiles, dS_part, K_part, full, free, n_q, n_k, heads):
     tiles, wide = n_q // 128, 1
-    group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
-    side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
-    i, j = group * 8 + rank % side, rank // side
-    first, end = 0, n_k // 128 * 2  # parts of terms
-    for k in range(first, end):
-        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
-        mbarrier.wait(free.index(slot), phase ^ 1)
-        mbarrier.expect(full.index(slot), 32768)
-        tma.async_copy_global_to_shared(dS_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) + k // 2) * 128, k % 2 * 64], full.index(slot), dS_part.index(slot))
-        tma.async_copy_global_to_shared(K_tiles, [head, k * 64, j * 128], full.index(slot), K_part.index(slot))
+    filled = 0  # slots of each ring before a tile
+    for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
+        turn = tile // gl.num_programs(0)
+        head, place = tile // (tiles * wide), tile % (tiles * wide)
+        group, rank = place // (8 * wide), place % (8 * wide)
+        side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
+        i, j = group * 8 + rank % side, rank // side
+        first, end = 0, n_k // 128 * 2  # parts of terms
+        for k in range(first, end):
+            slot, phase = (filled + (k - first)) % 4, ((filled + (k - first)) // 4) & 1
+            mbarrier.wait(free.index(slot), phase ^ 1)
+            mbarrier.expect(full.index(slot), 32768)
+            tma.async_copy_global_to_shared(dS_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) + k // 2) * 128, k % 2 * 64], full.index(slot), dS_part.index(slot))
+            tma.async_copy_global_to_shared(K_tiles, [head, k * 64, j * 128], full.index(slot), K_part.index(slot))
+        for k in range(2):
+            slot, phase = (filled + (end - first + k)) % 4, ((filled + (end - first + k)) // 4) & 1
+            mbarrier.wait(free.index(slot), phase ^ 1)
+            mbarrier.arrive(full.index(slot), count=1)
+        filled += end - first + 2
 
 @gluon.jit
-def dQ_rows(w: gl.constexpr, dS_part, K_part, full, free, dQ_tiles, n_q, n_k):
-    head = gl.program_id(1)
+def dQ_rows(w: gl.constexpr, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, heads):
     tiles, wide = n_q // 128, 1
-    group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
-    side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
-    i, j = group * 8 + rank % side, rank // side
-    first, end = 0, n_k // 128 * 2  # parts of terms
-    part = i * 2 + w  # these 64 rows of tile i
-    C_ij = gl.full([64, 128], 0.0, gl.float32, tile_128)
-    for k in range(first, end):
-        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
+    filled = 0  # slots of each ring before a tile
+    for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
+        turn = tile // gl.num_programs(0)
+        head, place = tile // (tiles * wide), tile % (tiles * wide)
+        group, rank = place // (8 * wide), place % (8 * wide)
+        side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
+        i, j = group * 8 + rank % side, rank // side
+        first, end = 0, n_k // 128 * 2  # parts of terms
+        part = i * 2 + w  # these 64 rows of tile i
+        C_ij = gl.full([64, 128], 0.0, gl.float32, tile_128)
+        for k in range(first, end):
+            slot, phase = (filled + (k - first)) % 4, ((filled + (k - first)) // 4) & 1
+            mbarrier.wait(full.index(slot), phase)
+            C_ij = warpgroup_mma(dS_part.index(slot).slice(w * 64, 64), K_part.index(slot).reshape([64, 128]), C_ij, is_async=True)
+            C_ij = warpgroup_mma_wait(1, deps=(C_ij,))
+            if k > first:
+                mbarrier.arrive(free.index((filled + (k - first) - 1) % 4), count=1)
+        C_ij = warpgroup_mma_wait(0, deps=(C_ij,))
+        if first < end:
+            mbarrier.arrive(free.index((filled + end - first - 1) % 4), count=1)
+        slot, phase = (filled + (end - first + w)) % 4, ((filled + (end - first + w)) // 4) & 1
         mbarrier.wait(full.index(slot), phase)
-        C_ij = warpgroup_mma(dS_part.index(slot).slice(w * 64, 64), K_part.index(slot).reshape([64, 128]), C_ij, is_async=True)
-        C_ij = warpgroup_mma_wait(1, deps=(C_ij,))
-        if k > first:
-            mbarrier.arrive(free.index((k - first - 1) % 4), count=1)
-    C_ij = warpgroup_mma_wait(0, deps=(C_ij,))
-    if first < end:
-        mbarrier.arrive(free.index((end - first - 1) % 4), count=1)
-    filled = gl.maximum(end - first - w + 3, 0) // 4  # times that slot w was
-    mbarrier.wait(free.index(w), (filled & 1) ^ 1)
-    K_part.index(w).reshape([64, 128]).store((C_ij * 0.125).to(gl.bfloat16))
-    fence_async_shared()
-    tma.async_copy_shared_to_global(dQ_tiles, [head, part * 64, j * 128], K_part.index(w))
-    tma.store_wait(0)
+        K_part.index(slot).reshape([64, 128]).store((C_ij * 0.125).to(gl.bfloat16))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(dQ_tiles, [head, part * 64, j * 128], K_part.index(slot))
+        tma.store_wait(0)
+        mbarrier.arrive(free.index(slot), count=2)
+        filled += end - first + 2
 
-@gluon.jit(do_not_specialize=["n_q", "n_k"])
-def dQ(dS_tiles, K_tiles, dQ_tiles, n_q, n_k):
+@gluon.jit(do_not_specialize=["n_q", "n_k", "heads"])
+def dQ(dS_tiles, K_tiles, dQ_tiles, n_q, n_k, heads):
     dS_part = gl.allocate_shared_memory(gl.bfloat16, [4, 128, 64], dS_tiles.layout)  # line 26: a ring
     K_part = gl.allocate_shared_memory(gl.bfloat16, [4, 1, 64, 128], K_tiles.layout)  # line 27: a ring
     full, free = barriers(4, 1), barriers(4, 2)
     gl.warp_specialize([
-        (dQ_rows, (0, dS_part, K_part, full, free, dQ_tiles, n_q, n_k)),
-        (dQ_rows, (1, dS_part, K_part, full, free, dQ_tiles, n_q, n_k)),
-        (dQ_loads, (dS_tiles, K_tiles, dS_part, K_part, full, free, n_q, n_k)),
+        (dQ_rows, (0, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, heads)),
+        (dQ_rows, (1, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, heads)),
+        (dQ_loads, (dS_tiles, K_tiles, dS_part, K_part, full, free, n_q, n_k, heads)),
     ], [4, 1], [240, 24])
 
 @gluon.jit
-def dK_loads(dS_tiles, Q_tiles, dS_part, Q_part, full, free, n_q, n_k):
-    head = gl.program_id(1)
+def dK_loads(dS_tiles, Q_tiles, dS_part, Q_part, full, free, n_q, n_k, heads):
     tiles, wide = n_k // 128, 1
-    group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
-    side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
-    i, j = group * 8 + rank % side, rank // side
-    first, end = 0, n_q // 128 * 2  # parts of terms
-    for k in range(first, end):
-        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
-        mbarrier.wait(free.index(slot), phase ^ 1)
-        mbarrier.expect(full.index(slot), 32768)
-        tma.async_copy_global_to_shared(dS_tiles, [((head * gl.cdiv(n_q, 128) + k // 2) * gl.cdiv(n_k, 128) + i) * 128 + k % 2 * 64, 0], full.index(slot), dS_part.index(slot))
-        tma.async_copy_global_to_shared(Q_tiles, [head, k * 64, j * 128], full.index(slot), Q_part.index(slot))
+    filled = 0  # slots of each ring before a tile
+    for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
+        turn = tile // gl.num_programs(0)
+        head, place = tile // (tiles * wide), tile % (tiles * wide)
+        group, rank = place // (8 * wide), place % (8 * wide)
+        side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
+        i, j = group * 8 + rank % side, rank // side
+        first, end = 0, n_q // 128 * 2  # parts of terms
+        for k in range(first, end):
+            slot, phase = (filled + (k - first)) % 4, ((filled + (k - first)) // 4) & 1
+            mbarrier.wait(free.index(slot), phase ^ 1)
+            mbarrier.expect(full.index(slot), 32768)
+            tma.async_copy_global_to_shared(dS_tiles, [((head * gl.cdiv(n_q, 128) + k // 2) * gl.cdiv(n_k, 128) + i) * 128 + k % 2 * 64, 0], full.index(slot), dS_part.index(slot))
+            tma.async_copy_global_to_shared(Q_tiles, [head, k * 64, j * 128], full.index(slot), Q_part.index(slot))
+        for k in range(2):
+            slot, phase = (filled + (end - first + k)) % 4, ((filled + (end - first + k)) // 4) & 1
+            mbarrier.wait(free.index(slot), phase ^ 1)
+            mbarrier.arrive(full.index(slot), count=1)
+        filled += end - first + 2
 
 @gluon.jit
-def dK_rows(w: gl.constexpr, dS_part, Q_part, full, free, dK_tiles, n_q, n_k):
-    head = gl.program_id(1)
+def dK_rows(w: gl.constexpr, dS_part, Q_part, full, free, dK_tiles, n_q, n_k, heads):
     tiles, wide = n_k // 128, 1
-    group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
-    side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
-    i, j = group * 8 + rank % side, rank // side
-    first, end = 0, n_q // 128 * 2  # parts of terms
-    part = i * 2 + w  # these 64 rows of tile i
-    C_ij = gl.full([64, 128], 0.0, gl.float32, tile_128)
-    for k in range(first, end):
-        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
+    filled = 0  # slots of each ring before a tile
+    for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
+        turn = tile // gl.num_programs(0)
+        head, place = tile // (tiles * wide), tile % (tiles * wide)
+        group, rank = place // (8 * wide), place % (8 * wide)
+        side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
+        i, j = group * 8 + rank % side, rank // side
+        first, end = 0, n_q // 128 * 2  # parts of terms
+        part = i * 2 + w  # these 64 rows of tile i
+        C_ij = gl.full([64, 128], 0.0, gl.float32, tile_128)
+        for k in range(first, end):
+            slot, phase = (filled + (k - first)) % 4, ((filled + (k - first)) // 4) & 1
+            mbarrier.wait(full.index(slot), phase)
+            C_ij = warpgroup_mma(dS_part.index(slot).slice(w * 64, 64, dim=1).permute((1, 0)), Q_part.index(slot).reshape([64, 128]), C_ij, is_async=True)
+            C_ij = warpgroup_mma_wait(1, deps=(C_ij,))
+            if k > first:
+                mbarrier.arrive(free.index((filled + (k - first) - 1) % 4), count=1)
+        C_ij = warpgroup_mma_wait(0, deps=(C_ij,))
+        if first < end:
+            mbarrier.arrive(free.index((filled + end - first - 1) % 4), count=1)
+        slot, phase = (filled + (end - first + w)) % 4, ((filled + (end - first + w)) // 4) & 1
         mbarrier.wait(full.index(slot), phase)
-        C_ij = warpgroup_mma(dS_part.index(slot).slice(w * 64, 64, dim=1).permute((1, 0)), Q_part.index(slot).reshape([64, 128]), C_ij, is_async=True)
-        C_ij = warpgroup_mma_wait(1, deps=(C_ij,))
-        if k > first:
-            mbarrier.arrive(free.index((k - first - 1) % 4), count=1)
-    C_ij = warpgroup_mma_wait(0, deps=(C_ij,))
-    if first < end:
-        mbarrier.arrive(free.index((end - first - 1) % 4), count=1)
-    filled = gl.maximum(end - first - w + 3, 0) // 4  # times that slot w was
-    mbarrier.wait(free.index(w), (filled & 1) ^ 1)
-    Q_part.index(w).reshape([64, 128]).store((C_ij * 0.125).to(gl.bfloat16))
-    fence_async_shared()
-    tma.async_copy_shared_to_global(dK_tiles, [head, part * 64, j * 128], Q_part.index(w))
-    tma.store_wait(0)
+        Q_part.index(slot).reshape([64, 128]).store((C_ij * 0.125).to(gl.bfloat16))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(dK_tiles, [head, part * 64, j * 128], Q_part.index(slot))
+        tma.store_wait(0)
+        mbarrier.arrive(free.index(slot), count=2)
+        filled += end - first + 2
 
-@gluon.jit(do_not_specialize=["n_q", "n_k"])
-def dK(dS_tiles, Q_tiles, dK_tiles, n_q, n_k):
+@gluon.jit(do_not_specialize=["n_q", "n_k", "heads"])
+def dK(dS_tiles, Q_tiles, dK_tiles, n_q, n_k, heads):
     dS_part = gl.allocate_shared_memory(gl.bfloat16, [4, 64, 128], dS_tiles.layout)  # line 26: a ring
     Q_part = gl.allocate_shared_memory(gl.bfloat16, [4, 1, 64, 128], Q_tiles.layout)  # line 27: a ring
     full, free = barriers(4, 1), barriers(4, 2)
     gl.warp_specialize([
-        (dK_rows, (0, dS_part, Q_part, full, free, dK_tiles, n_q, n_k)),
-        (dK_rows, (1, dS_part, Q_part, full, free, dK_tiles, n_q, n_k)),
-        (dK_loads, (dS_tiles, Q_tiles, dS_part, Q_part, full, free, n_q, n_k)),
+        (dK_rows, (0, dS_part, Q_part, full, free, dK_tiles, n_q, n_k, heads)),
+        (dK_rows, (1, dS_part, Q_part, full, free, dK_tiles, n_q, n_k, heads)),
+        (dK_loads, (dS_tiles, Q_tiles, dS_part, Q_part, full, free, n_q, n_k, heads)),
     ], [4, 1], [240, 24])
 
 
@@ -291,9 +317,11 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, dL=None):
     dS_tiles = pairs_of(dS_ptr, 128, 64)
     K_tiles = tiles_of(K_ptr, 64, 128)
     dQ_tiles = tiles_of(dQ_ptr, 64, 128)
-    dQ[(triton.cdiv(n_q, 128), heads)](dS_tiles, K_tiles, dQ_tiles, n_q, n_k, num_warps=4)
+    most = torch.cuda.get_device_properties(device).multi_processor_count
+    dQ[(min(triton.cdiv(n_q, 128) * heads, most), 1)](dS_tiles, K_tiles, dQ_tiles, n_q, n_k, heads, num_warps=4)
     dS_tiles = pairs_of(dS_ptr, 64, 128)
     Q_tiles = tiles_of(Q_ptr, 64, 128)
     dK_tiles = tiles_of(dK_ptr, 64, 128)
-    dK[(triton.cdiv(n_k, 128), heads)](dS_tiles, Q_tiles, dK_tiles, n_q, n_k, num_warps=4)
+    most = torch.cuda.get_device_properties(device).multi_processor_count
+    dK[(min(triton.cdiv(n_k, 128) * heads, most), 1)](dS_tiles, Q_tiles, dK_tiles, n_q, n_k, heads, num_warps=4)
     return {"dQ": dQ_ptr, "dK": dK_ptr, "dV": dV_ptr}

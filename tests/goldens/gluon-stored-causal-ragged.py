@@ -47,26 +47,35 @@ def pairs_of(tensor, rows, width):
 @gluon.jit
 def A_1_loads(Q_tiles, K_tiles, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, n_q, n_k, heads, together, own):
     tiles = gl.cdiv(n_q, 128)
-    tile = gl.program_id(0)
-    group, rank = tile // (tiles * together), tile % (tiles * together)
-    side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
-    head, i = group * together + rank % side, rank // side
-    i = tiles - 1 - i
-    batch, key_head = head // own, head % own
-    for k in range(8):
-        mbarrier.wait(Q_i_free.index(k % 4), ((k // 4) & 1) ^ 1)
-        mbarrier.expect(Q_i_full.index(k % 4), 16384)
-        tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, i * 128, k * 64], Q_i_full.index(k % 4), Q_i.index(k % 4))
-    for j in range(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128))):
-        for k in range(8):
-            slot, phase = (j * 8 + k) % 8, ((j * 8 + k) // 8) & 1
+    filled = 0  # slots of each ring before a tile
+    for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
+        turn = tile // gl.num_programs(0)
+        group, rank = tile // (tiles * together), tile % (tiles * together)
+        side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
+        head, i = group * together + rank % side, rank // side
+        i = tiles - 1 - i
+        batch, key_head = head // own, head % own
+        for k in range(4):
+            slot, phase = (filled * 8 + turn * 4 + k) % 8, ((filled * 8 + turn * 4 + k) // 8) & 1
             mbarrier.wait(K_j_free.index(slot), phase ^ 1)
             mbarrier.expect(K_j_full.index(slot), 16384)
-            tma.async_copy_global_to_shared(K_tiles, [batch, key_head, j * 128, k * 64], K_j_full.index(slot), K_j.index(slot))
+            tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, i * 128, k * 64], K_j_full.index(slot), K_j.index(slot))
+        for k in range(4, 8):
+            mbarrier.wait(Q_i_free.index(k - 4), (turn & 1) ^ 1)
+            mbarrier.expect(Q_i_full.index(k - 4), 16384)
+            tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, i * 128, k * 64], Q_i_full.index(k - 4), Q_i.index(k - 4))
+        for j in range(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128))):
+            for k in range(8):
+                slot, phase = ((filled + j) * 8 + (turn + 1) * 4 + k) % 8, (((filled + j) * 8 + (turn + 1) * 4 + k) // 8) & 1
+                mbarrier.wait(K_j_free.index(slot), phase ^ 1)
+                mbarrier.expect(K_j_full.index(slot), 16384)
+                tma.async_copy_global_to_shared(K_tiles, [batch, key_head, j * 128, k * 64], K_j_full.index(slot), K_j.index(slot))
+        filled += gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128))
 
 @gluon.jit
 def A_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, A_tile, turns, A_tiles, a_ptr, l_m_ptr, L_ptr, n_q, n_k, heads, together, own):
     tiles = gl.cdiv(n_q, 128)
+<<<<<<< HEAD
     tile = gl.program_id(0)
     group, rank = tile // (tiles * together), tile % (tiles * together)
     side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
@@ -94,36 +103,71 @@ def A_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, 
             mbarrier.wait(turns.index(w - 1), 0)
         for k in gl.static_range(8):
             slot, phase = (j * 8 + k) % 8, ((j * 8 + k) // 8) & 1
+=======
+    filled = 0  # slots of each ring before a tile
+    for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
+        turn = tile // gl.num_programs(0)
+        group, rank = tile // (tiles * together), tile % (tiles * together)
+        side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
+        head, i = group * together + rank % side, rank // side
+        i = tiles - 1 - i
+        batch, key_head = head // own, head % own
+        l_m_at = l_m_ptr + gl.cast(head, gl.int64) * n_q
+        L_at = L_ptr + gl.cast(head, gl.int64) * n_q
+        a_at = a_ptr + gl.cast(head, gl.int64) * gl.cdiv(n_k, 128) * (gl.cdiv(n_q, 16) * 16)
+        part = i * 2 + w  # these 64 rows of tile i
+        at_i = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, tile_128))
+        Q_i_kept = ()  # in registers
+        for k in gl.static_range(4):
+            slot, phase = (filled * 8 + turn * 4 + k) % 8, ((filled * 8 + turn * 4 + k) // 8) & 1
+>>>>>>> main
             mbarrier.wait(K_j_full.index(slot), phase)
-            S_ij = warpgroup_mma(Q_i_kept[k] if k < 4 else Q_i.index(k % 4).reshape([128, 64]).slice(w * 64, 64), K_j.index(slot).reshape([128, 64]).permute((1, 0)), S_ij, use_acc=k > 0, is_async=True)
-            if k == 5 and w < 1 and j == 0:
-                mbarrier.arrive(turns.index(w), count=1)
-            if k > 0:
-                S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
-                mbarrier.arrive(K_j_free.index(last), count=1)
-            last = slot
-        S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
-        mbarrier.arrive(K_j_free.index(last), count=1)
-        if (j + 1) * 128 > gl.minimum(i * 128 + 1, n_k):
-            S_ij = gl.where(gl.arange(0, 128, gl.SliceLayout(0, tile_128))[None, :] <= (gl.minimum(at_i, n_k - 1) - j * 128)[:, None], S_ij, float("-inf"))
-        m_new = gl.max(S_ij, axis=1) * 0.18033688011112042
-        m_new = gl.maximum(m_i, m_new)
-        m_i = gl.exp2(gl.where(m_i == m_new, 0.0, m_i - m_new))
-        gl.store(a_at + gl.cast(j, gl.int64) * (gl.cdiv(n_q, 16) * 16) + at_i, m_i.to(a_at.dtype.element_ty), mask=at_i < n_q)
-        S_ij = gl.exp2(S_ij * 0.18033688011112042 - gl.where(m_new != float("-inf"), m_new, 0.0)[:, None])
-        l_i = m_i * l_i
-        l_i += gl.sum(S_ij, axis=1)
-        if (part + 1) * 64 > n_q:
-            S_ij = gl.where(at_i[:, None] < n_q, S_ij, 0.0)
+            Q_i_kept += (K_j.index(slot).reshape([128, 64]).slice(w * 64, 64).load(gl.DotOperandLayout(0, tile_128, 2)),)
+            mbarrier.arrive(K_j_free.index(slot), count=1)
+        for k in gl.static_range(4, 8):
+            mbarrier.wait(Q_i_full.index(k - 4), turn & 1)
+        l_i = gl.full([64], 0.0, gl.float32, gl.SliceLayout(1, tile_128))
+        m_i = gl.full([64], -float("inf"), gl.float32, gl.SliceLayout(1, tile_128))
+        for j in range(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128))):
+            S_ij = gl.full([64, 128], 0.0, gl.float32, tile_128)
+            if w > 0 and j == 0:
+                mbarrier.wait(turns.index(w - 1), turn & 1)
+            for k in gl.static_range(8):
+                slot, phase = ((filled + j) * 8 + (turn + 1) * 4 + k) % 8, (((filled + j) * 8 + (turn + 1) * 4 + k) // 8) & 1
+                mbarrier.wait(K_j_full.index(slot), phase)
+                S_ij = warpgroup_mma(Q_i_kept[k] if k < 4 else Q_i.index(k - 4).reshape([128, 64]).slice(w * 64, 64), K_j.index(slot).reshape([128, 64]).permute((1, 0)), S_ij, use_acc=k > 0, is_async=True)
+                if k == 5 and w < 1 and j == 0:
+                    mbarrier.arrive(turns.index(w), count=1)
+                if k > 0:
+                    S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
+                    mbarrier.arrive(K_j_free.index(last), count=1)
+                last = slot
+            S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
+            mbarrier.arrive(K_j_free.index(last), count=1)
+            if j + 1 == gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128)):
+                for k in gl.static_range(4, 8):
+                    mbarrier.arrive(Q_i_free.index(k - 4), count=1)
+            if (j + 1) * 128 > gl.minimum(i * 128 + 1, n_k):
+                S_ij = gl.where(gl.arange(0, 128, gl.SliceLayout(0, tile_128))[None, :] <= (gl.minimum(at_i, n_k - 1) - j * 128)[:, None], S_ij, float("-inf"))
+            m_new = gl.max(S_ij, axis=1) * 0.18033688011112042
+            m_new = gl.maximum(m_i, m_new)
+            m_i = gl.exp2(gl.where(m_i == m_new, 0.0, m_i - m_new))
+            gl.store(a_at + gl.cast(j, gl.int64) * (gl.cdiv(n_q, 16) * 16) + at_i, m_i.to(a_at.dtype.element_ty), mask=at_i < n_q)
+            S_ij = gl.exp2(S_ij * 0.18033688011112042 - gl.where(m_new != float("-inf"), m_new, 0.0)[:, None])
+            l_i = m_i * l_i
+            l_i += gl.sum(S_ij, axis=1)
+            if (part + 1) * 64 > n_q:
+                S_ij = gl.where(at_i[:, None] < n_q, S_ij, 0.0)
+            tma.store_wait(0)
+            A_tile.index(w).store(S_ij.to(gl.bfloat16))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(A_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) + j) * 128 + w * 64, 0], A_tile.index(w))
+            m_i = m_new
         tma.store_wait(0)
-        A_tile.index(w).store(S_ij.to(gl.bfloat16))
-        fence_async_shared()
-        tma.async_copy_shared_to_global(A_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) + j) * 128 + w * 64, 0], A_tile.index(w))
-        m_i = m_new
-    tma.store_wait(0)
-    gl.store(l_m_at + at_i, l_i.to(l_m_at.dtype.element_ty), mask=at_i < n_q)
-    m_i = m_i + gl.log2(l_i)
-    gl.store(L_at + at_i, m_i.to(L_at.dtype.element_ty), mask=at_i < n_q)
+        gl.store(l_m_at + at_i, l_i.to(l_m_at.dtype.element_ty), mask=at_i < n_q)
+        m_i = m_i + gl.log2(l_i)
+        gl.store(L_at + at_i, m_i.to(L_at.dtype.element_ty), mask=at_i < n_q)
+        filled += gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128))
 
 @gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "together", "own"])
 def A_1(Q_tiles, K_tiles, A_tiles, a_ptr, l_m_ptr, L_ptr, n_q, n_k, heads, together, own):
@@ -142,77 +186,90 @@ def A_1(Q_tiles, K_tiles, A_tiles, a_ptr, l_m_ptr, L_ptr, n_q, n_k, heads, toget
     ], [4, 1], [240, 24])
 
 @gluon.jit
-def O_1_loads(A_tiles, V_tiles, A_part, V_part, full, free, n_q, n_k, own):
-    head = gl.program_id(1)
-    batch, key_head = head // own, head % own
+def O_1_loads(A_tiles, V_tiles, A_part, V_part, full, free, n_q, n_k, heads, own):
     tiles, wide = gl.cdiv(n_q, 128), 2
-    group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
-    side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
-    i, k_2 = group * 8 + rank % side, rank // side
-    i = tiles - 1 - i
-    first, end = 0, gl.minimum(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128)) * 2, gl.cdiv(n_k, 64))  # parts of terms
-    for k in range(first, end):
-        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
-        mbarrier.wait(free.index(slot), phase ^ 1)
-        mbarrier.expect(full.index(slot), 49152)
-        tma.async_copy_global_to_shared(A_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) + k // 2) * 128, k % 2 * 64], full.index(slot), A_part.index(slot))
-        tma.async_copy_global_to_shared(V_tiles, [batch, key_head, k * 64, k_2 * 256], full.index(slot), V_part.index(slot))
+    filled = 0  # slots of each ring before a tile
+    for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
+        turn = tile // gl.num_programs(0)
+        head, place = tile // (tiles * wide), tile % (tiles * wide)
+        group, rank = place // (8 * wide), place % (8 * wide)
+        side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
+        i, k_2 = group * 8 + rank % side, rank // side
+        i = tiles - 1 - i
+        batch, key_head = head // own, head % own
+        first, end = 0, gl.minimum(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128)) * 2, gl.cdiv(n_k, 64))  # parts of terms
+        for k in range(first, end):
+            slot, phase = (filled + (k - first)) % 4, ((filled + (k - first)) // 4) & 1
+            mbarrier.wait(free.index(slot), phase ^ 1)
+            mbarrier.expect(full.index(slot), 49152)
+            tma.async_copy_global_to_shared(A_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) + k // 2) * 128, k % 2 * 64], full.index(slot), A_part.index(slot))
+            tma.async_copy_global_to_shared(V_tiles, [batch, key_head, k * 64, k_2 * 256], full.index(slot), V_part.index(slot))
+        for k in range(2):
+            slot, phase = (filled + (end - first + k)) % 4, ((filled + (end - first + k)) // 4) & 1
+            mbarrier.wait(free.index(slot), phase ^ 1)
+            mbarrier.arrive(full.index(slot), count=1)
+        filled += end - first + 2
 
 @gluon.jit
-def O_1_rows(w: gl.constexpr, A_part, V_part, full, free, O_tiles, a_ptr, l_m_ptr, n_q, n_k, own):
-    head = gl.program_id(1)
-    batch, key_head = head // own, head % own
+def O_1_rows(w: gl.constexpr, A_part, V_part, full, free, O_tiles, a_ptr, l_m_ptr, n_q, n_k, heads, own):
     tiles, wide = gl.cdiv(n_q, 128), 2
-    group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
-    side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
-    i, k_2 = group * 8 + rank % side, rank // side
-    i = tiles - 1 - i
-    first, end = 0, gl.minimum(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128)) * 2, gl.cdiv(n_k, 64))  # parts of terms
-    l_m_at = l_m_ptr + gl.cast(head, gl.int64) * n_q
-    a_at = a_ptr + gl.cast(head, gl.int64) * gl.cdiv(n_k, 128) * (gl.cdiv(n_q, 16) * 16)
-    part = i * 2 + w  # these 64 rows of tile i
-    at_i = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, tile_256))
-    O_ik = gl.full([64, 256], 0.0, gl.float32, tile_256)
-    for j in range(gl.minimum(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128)), n_k // 128)):
-        x = gl.load(a_at + gl.cast(j, gl.int64) * (gl.cdiv(n_q, 16) * 16) + at_i, mask=at_i < n_q, other=0.0)
-        O_ik = gl.convert_layout(x.to(gl.float32), gl.SliceLayout(1, tile_256))[:, None] * O_ik
-        for k in gl.static_range(2):
-            slot, phase = (j * 2 - first + k) % 4, ((j * 2 - first + k) // 4) & 1
-            mbarrier.wait(full.index(slot), phase)
-            O_ik = warpgroup_mma(A_part.index(slot).slice(w * 64, 64), V_part.index(slot).reshape([64, 256]), O_ik, is_async=True)
-            if k > 0:
-                O_ik = warpgroup_mma_wait(1, deps=(O_ik,))
-                mbarrier.arrive(free.index(last), count=1)
-            last = slot
-        O_ik = warpgroup_mma_wait(0, deps=(O_ik,))
-        mbarrier.arrive(free.index(last), count=1)
-    for j_2 in range(gl.maximum(0, n_k // 128), gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128))):
-        x = gl.load(a_at + gl.cast(j_2, gl.int64) * (gl.cdiv(n_q, 16) * 16) + at_i, mask=at_i < n_q, other=0.0)
-        O_ik = gl.convert_layout(x.to(gl.float32), gl.SliceLayout(1, tile_256))[:, None] * O_ik
-        for k in range(j_2 * 2, end):
-            slot, phase = (k - first) % 4, ((k - first) // 4) & 1
-            mbarrier.wait(full.index(slot), phase)
-            O_ik = warpgroup_mma(A_part.index(slot).slice(w * 64, 64), V_part.index(slot).reshape([64, 256]), O_ik, is_async=True)
+    filled = 0  # slots of each ring before a tile
+    for tile in range(gl.program_id(0), tiles * wide * heads, gl.num_programs(0)):
+        turn = tile // gl.num_programs(0)
+        head, place = tile // (tiles * wide), tile % (tiles * wide)
+        group, rank = place // (8 * wide), place % (8 * wide)
+        side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
+        i, k_2 = group * 8 + rank % side, rank // side
+        i = tiles - 1 - i
+        batch, key_head = head // own, head % own
+        first, end = 0, gl.minimum(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128)) * 2, gl.cdiv(n_k, 64))  # parts of terms
+        l_m_at = l_m_ptr + gl.cast(head, gl.int64) * n_q
+        a_at = a_ptr + gl.cast(head, gl.int64) * gl.cdiv(n_k, 128) * (gl.cdiv(n_q, 16) * 16)
+        part = i * 2 + w  # these 64 rows of tile i
+        at_i = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, tile_256))
+        O_ik = gl.full([64, 256], 0.0, gl.float32, tile_256)
+        for j in range(gl.minimum(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128)), n_k // 128)):
+            x = gl.load(a_at + gl.cast(j, gl.int64) * (gl.cdiv(n_q, 16) * 16) + at_i, mask=at_i < n_q, other=0.0)
+            O_ik = gl.convert_layout(x.to(gl.float32), gl.SliceLayout(1, tile_256))[:, None] * O_ik
+            for k in gl.static_range(2):
+                slot, phase = (filled + (j * 2 - first + k)) % 4, ((filled + (j * 2 - first + k)) // 4) & 1
+                mbarrier.wait(full.index(slot), phase)
+                O_ik = warpgroup_mma(A_part.index(slot).slice(w * 64, 64), V_part.index(slot).reshape([64, 256]), O_ik, is_async=True)
+                if k > 0:
+                    O_ik = warpgroup_mma_wait(1, deps=(O_ik,))
+                    mbarrier.arrive(free.index(last), count=1)
+                last = slot
             O_ik = warpgroup_mma_wait(0, deps=(O_ik,))
-            mbarrier.arrive(free.index(slot), count=1)
-    x_2 = gl.load(l_m_at + at_i, mask=at_i < n_q, other=0.0)
-    O_ik = O_ik * gl.where(gl.convert_layout(x_2.to(gl.float32), gl.SliceLayout(1, tile_256)) == 0.0, 0.0, 1.0 / gl.convert_layout(x_2.to(gl.float32), gl.SliceLayout(1, tile_256)))[:, None]
-    filled = gl.maximum(end - first - w + 3, 0) // 4  # times that slot w was
-    mbarrier.wait(free.index(w), (filled & 1) ^ 1)
-    V_part.index(w).reshape([64, 256]).store(O_ik.to(gl.bfloat16))
-    fence_async_shared()
-    tma.async_copy_shared_to_global(O_tiles, [batch, key_head, part * 64, k_2 * 256], V_part.index(w))
-    tma.store_wait(0)
+            mbarrier.arrive(free.index(last), count=1)
+        for j_2 in range(gl.maximum(0, n_k // 128), gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128))):
+            x = gl.load(a_at + gl.cast(j_2, gl.int64) * (gl.cdiv(n_q, 16) * 16) + at_i, mask=at_i < n_q, other=0.0)
+            O_ik = gl.convert_layout(x.to(gl.float32), gl.SliceLayout(1, tile_256))[:, None] * O_ik
+            for k in range(j_2 * 2, end):
+                slot, phase = (filled + (k - first)) % 4, ((filled + (k - first)) // 4) & 1
+                mbarrier.wait(full.index(slot), phase)
+                O_ik = warpgroup_mma(A_part.index(slot).slice(w * 64, 64), V_part.index(slot).reshape([64, 256]), O_ik, is_async=True)
+                O_ik = warpgroup_mma_wait(0, deps=(O_ik,))
+                mbarrier.arrive(free.index(slot), count=1)
+        x_2 = gl.load(l_m_at + at_i, mask=at_i < n_q, other=0.0)
+        O_ik = O_ik * gl.where(gl.convert_layout(x_2.to(gl.float32), gl.SliceLayout(1, tile_256)) == 0.0, 0.0, 1.0 / gl.convert_layout(x_2.to(gl.float32), gl.SliceLayout(1, tile_256)))[:, None]
+        slot, phase = (filled + (end - first + w)) % 4, ((filled + (end - first + w)) // 4) & 1
+        mbarrier.wait(full.index(slot), phase)
+        V_part.index(slot).reshape([64, 256]).store(O_ik.to(gl.bfloat16))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(O_tiles, [batch, key_head, part * 64, k_2 * 256], V_part.index(slot))
+        tma.store_wait(0)
+        mbarrier.arrive(free.index(slot), count=2)
+        filled += end - first + 2
 
-@gluon.jit(do_not_specialize=["n_q", "n_k", "own"])
-def O_1(A_tiles, V_tiles, O_tiles, a_ptr, l_m_ptr, n_q, n_k, own):
+@gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "own"])
+def O_1(A_tiles, V_tiles, O_tiles, a_ptr, l_m_ptr, n_q, n_k, heads, own):
     A_part = gl.allocate_shared_memory(gl.bfloat16, [4, 128, 64], A_tiles.layout)  # line 102: a ring
     V_part = gl.allocate_shared_memory(gl.bfloat16, [4, 1, 1, 64, 256], V_tiles.layout)  # line 102: a ring
     full, free = barriers(4, 1), barriers(4, 2)
     gl.warp_specialize([
-        (O_1_rows, (0, A_part, V_part, full, free, O_tiles, a_ptr, l_m_ptr, n_q, n_k, own)),
-        (O_1_rows, (1, A_part, V_part, full, free, O_tiles, a_ptr, l_m_ptr, n_q, n_k, own)),
-        (O_1_loads, (A_tiles, V_tiles, A_part, V_part, full, free, n_q, n_k, own)),
+        (O_1_rows, (0, A_part, V_part, full, free, O_tiles, a_ptr, l_m_ptr, n_q, n_k, heads, own)),
+        (O_1_rows, (1, A_part, V_part, full, free, O_tiles, a_ptr, l_m_ptr, n_q, n_k, heads, own)),
+        (O_1_loads, (A_tiles, V_tiles, A_part, V_part, full, free, n_q, n_k, heads, own)),
     ], [4, 1], [240, 24])
 
 
@@ -234,10 +291,16 @@ def run(Q_ptr, K_ptr, V_ptr, results):
     Q_tiles = tiles_of(Q_ptr, 128, 64)
     K_tiles = tiles_of(K_ptr, 128, 64)
     A_tiles = pairs_of(A_ptr, 64, 128)
+    most = torch.cuda.get_device_properties(device).multi_processor_count
+    blocks = triton.cdiv(n_q, 128) * heads
+    several = triton.cdiv(blocks, most) >= triton.cdiv(n_k, 128)  # tiles, for shares that are even
     together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 1024), 1)))  # heads whose long tiles come first
-    A_1[(triton.cdiv(n_q, 128) * heads, 1)](Q_tiles, K_tiles, A_tiles, a_ptr, l_m_ptr, L_ptr, n_q, n_k, heads, together, own, num_warps=4)
+    A_1[(min(blocks, most) if several and 2 * heads * (n_k * 1024) <= 54525952 else blocks, 1)](Q_tiles, K_tiles, A_tiles, a_ptr, l_m_ptr, L_ptr, n_q, n_k, heads, together, own, num_warps=4)
     A_tiles = pairs_of(A_ptr, 128, 64)
     V_tiles = tiles_of(V_ptr, 64, 256)
     O_tiles = tiles_of(O_ptr, 64, 256)
-    O_1[(triton.cdiv(n_q, 128) * 2, heads)](A_tiles, V_tiles, O_tiles, a_ptr, l_m_ptr, n_q, n_k, own, num_warps=4)
+    most = torch.cuda.get_device_properties(device).multi_processor_count
+    blocks = triton.cdiv(n_q, 128) * 2 * heads
+    several = triton.cdiv(blocks, most) >= triton.cdiv(n_k, 128)  # tiles, for shares that are even
+    O_1[(min(blocks, most) if several and 2 * heads * (n_k * 1024) <= 54525952 else blocks, 1)](A_tiles, V_tiles, O_tiles, a_ptr, l_m_ptr, n_q, n_k, heads, own, num_warps=4)
     return {"O": O_ptr, "l_m": l_m_ptr, "L": L_ptr}

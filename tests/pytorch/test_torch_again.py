@@ -21,6 +21,7 @@ from pebblesim.kernels.key_ranges import ARGUMENTS  # noqa: E402
 from pebblesim.operator import checks, definition, operators, planning, public  # noqa: E402
 from pebblesim.operator.known import eager, recorded  # noqa: E402
 from pebblesim.operator.known.recent import Recent  # noqa: E402
+from pebblesim.operator.known.symbols import Later, Untraced  # noqa: E402
 from pebblesim.operator.known.tape import noted, notes  # noqa: E402
 from pebblesim.operator.launching import boxes, compiling  # noqa: E402
 from pebblesim.operator.launching.launch import Torch  # noqa: E402
@@ -590,6 +591,22 @@ def test_a_pass_for_which_memory_is_short_takes_other_kernels(kernels: list[Kern
 
     monkeypatch.setattr(recorded, "launch", full)
     assert (public.attention(*x) == first).all() and len(kernels) == 3
+
+
+def test_what_cannot_be_traced_for_the_moment_is_traced_later(kernels: list[Kernel], monkeypatch: Any) -> None:
+    """Memory that is short at some calls does not leave a kind without traces; a refusal for good does."""
+    asked, fails = list[Any](), [Later()] * 4
+
+    def trace(*given: Any) -> Any:
+        asked.append(given)
+        raise fails.pop(0) if fails else Untraced()
+
+    monkeypatch.setattr(recorded, "driver", object)
+    monkeypatch.setattr(recorded.Kind, "traced", trace)
+    kinds = recorded.Kinds(lambda *given: given, ())
+    calls = [len(asked) for _ in range(40) if kinds.of(()) is None]
+    assert len(calls) == 40 and [calls.index(number) for number in range(1, 6)] == [0, 2, 5, 10, 19]
+    assert len(asked) == 5
 
 
 def test_notes_are_for_one_thread_and_one_call() -> None:

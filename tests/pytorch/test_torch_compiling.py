@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +15,12 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+import torch
 from triton.backends.nvidia import driver as nvidia
 from triton.runtime import cache, driver
 
 from pebblesim.kernels import releases
-from pebblesim.operator.launching import compiling
+from pebblesim.operator.launching import compiling, launch
 
 ONE_EACH = not releases.here().arguments_together
 """Whether the Triton here builds a launcher for each kind of kernel."""
@@ -136,6 +138,27 @@ def test_kernels_wait_for_triton_while_others_are_chosen(monkeypatch: pytest.Mon
         assert given == [0, 1, 2, 3]
         compiling.later(lambda: given.append(4))
         assert given == [0, 1, 2, 3, 4]
+
+
+def test_a_kernel_that_waits_keeps_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else tables of both passes would be there at once; Triton is told where a tensor was, and of what type."""
+    ready, given = Future[None](), list[Any]()
+    monkeypatch.setattr(compiling, "begin", lambda: ready)
+    for name in ("_cuda_getDevice", "_cuda_getCurrentRawStream"):
+        monkeypatch.setattr(torch._C, name, lambda *of: 0, raising=False)
+    kernel = launch.Kernel(SimpleNamespace(run=lambda *arguments, **options: given.append((arguments, options))))
+    with compiling._Threads(1) as threads:
+        monkeypatch.setattr(compiling.HERE, "threads", threads, raising=False)
+        x = torch.empty(3, 5, dtype=torch.bfloat16)
+        address, held = x.data_ptr(), weakref.ref(x)
+        kernel[(2,)](x, 7, num_warps=4)
+        del x
+        assert held() is None and not given
+        ready.set_result(None)
+        threads.give()
+    ((place, number), options) = given.pop()
+    assert (place.data_ptr(), place.dtype, number) == (address, torch.bfloat16, 7)
+    assert options == {"grid": (2, 1, 1), "warmup": True, "num_warps": 4}
 
 
 @pytest.mark.skipif(not ONE_EACH, reason="this Triton has one launcher for all kernels")

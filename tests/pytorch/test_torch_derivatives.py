@@ -114,6 +114,15 @@ def test_a_call_of_a_gpu_is_no_plain_one_where_tangents_are(monkeypatch: pytest.
     assert eager.plain(x)
 
 
+def test_a_call_of_a_gpu_is_no_plain_one_where_memory_has_other_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The imaginary part of a conjugate is negated when it is read, and a tensor of zeros has no memory."""
+    monkeypatch.setattr(eager.recorded, "here", lambda x: True)
+    z = torch.randn(1, 2, 3, 4, dtype=torch.complex64)
+    assert eager.plain(z.real, z.imag)
+    for each in (z.conj().imag, torch._neg_view(z.real), torch._efficientzerotensor((1, 2, 3, 4))):
+        assert not eager.plain(each) and not eager.plain(z.real, each)
+
+
 @pytest.mark.filterwarnings("ignore:PyTorch's attention is used")
 def test_derivatives_that_pytorch_has_are_its_own_with_the_fallback() -> None:
     call, x = of_argument(0, attn_mask=torch.ones(3, 3).tril().bool(), fallback="sdpa")

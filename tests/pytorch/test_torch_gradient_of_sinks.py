@@ -56,14 +56,17 @@ def check(seed: int, draws: int) -> None:
         scores = 3 * torch.randn(batch, kv_heads, before + n + behind, shared).double()
         scores[..., 0][scores[..., 0] < -3] = -math.inf  # queries without a key
         L = torch.logaddexp2(scores, exponents).flatten(0, 1).flatten(1).float()
-        v = torch.randn(batch * kv_heads, n * shared + chance.choice([0, 5]))
+        v = torch.randn(batch * kv_heads, n * shared)
+        parts = chance.choice([number for number in (1, 2, 4) if shared % number == 0])
+        in_parts = v.view(-1, n, parts, shared // parts).transpose(1, 2).reshape(batch * kv_heads * parts, -1)
+        in_parts = torch.cat([in_parts, torch.full((len(in_parts), chance.choice([0, 5])), torch.nan)], 1)
         seeing = slice(before * shared, (before + n) * shared)
-        found = kernel_of_sinks.summed(v[:, : n * shared], L[:, seeing], s, kv_heads)
-        true = plain(v[:, : n * shared], L[:, seeing], s, kv_heads)
+        found = kernel_of_sinks.summed(in_parts[:, : n * shared // parts], L[:, seeing], s, kv_heads)
+        true = plain(v, L[:, seeing], s, kv_heads)
         assert found.shape == s.shape and found.dtype == kind
         largest = float(true.abs().max()) + 1.0
         assert float((found.double() - true).abs().max()) < max(1e-5, 2 * torch.finfo(kind).eps) * largest
-        other = gradient_of_sinks.gradient_of_sinks(v, L, None, s, kv_heads, slice(before, before + n))
+        other = gradient_of_sinks.gradient_of_sinks(in_parts, L, None, s, kv_heads, slice(before, before + n))
         torch.testing.assert_close(found, other, rtol=max(1e-4, 2 * torch.finfo(kind).eps), atol=1e-4)
 
 

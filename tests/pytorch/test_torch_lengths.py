@@ -5,12 +5,9 @@ On the CPU, with a stand-in for the driver that reads memory as the real one doe
 
 from __future__ import annotations
 
-import ctypes
-import struct
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,17 +17,24 @@ pytest.importorskip("triton")
 
 from hypothesis import Phase, given, settings, strategies as st  # noqa: E402
 from native_library import library_in_cpp  # noqa: E402
-from test_torch_launches import patch  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from triton.runtime import jit  # noqa: E402
+from told_card import (  # noqa: E402
+    Told,
+    a_part_of_padding,
+    causal,
+    in_library,
+    packed,
+    packed_apart,
+    padding,
+    padding_for_all,
+    sinks,
+)
 
 from pebblesim.operator import masks, operators, public  # noqa: E402
 from pebblesim.operator.known import eager, known, native, recorded  # noqa: E402
 from pebblesim.operator.known.lengths import Kind, _rooms  # noqa: E402
-from pebblesim.operator.known.recent import Recent  # noqa: E402
 from pebblesim.operator.known.symbols import Script, Words, plain  # noqa: E402
 from pebblesim.operator.known.tape import Launched, Made, Place  # noqa: E402
-from pebblesim.operator.launching import boxes, compiling, launch  # noqa: E402
+from pebblesim.operator.launching import compiling  # noqa: E402
 from pebblesim.operator.launching.launching import loaded  # noqa: E402
 
 # A module's folder is deleted with it, when the cache of modules is cleared.
@@ -126,114 +130,6 @@ def test_memory_is_used_again_when_nothing_needs_it(slots: list[tuple[int, int, 
     alike = [size for size, first, length in slots]
     if len({*alike}) == 1 and all(times[a.slot][-1] < times[b.slot][0] for a, b in pairwise(order)):
         assert sum(words) == 128 * alike[0]
-
-
-class Watched(TorchDispatchMode):
-    """Fills and copies of PyTorch, as the driver would be asked for them; no memory is used twice."""
-
-    def __init__(self, noted: list[Any]) -> None:
-        super().__init__()
-        self.noted, self.kept = noted, list[Any]()
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = function.overloadpacket.__name__
-        if name == "fill_":
-            self.noted.append(("fill", args[0].data_ptr(), args[0].numel()))
-        elif name == "copy_":
-            to, of = (x.view(x.shape[-2:]) if x.dim() > 2 and x.shape[:-2].numel() == 1 else x for x in args)
-            apart = [4 * (x.stride(0) if x.shape[0] > 1 else x.shape[1]) for x in (of, to)]
-            where = [place for x, pitch in zip((of, to), apart, strict=True) for place in (x.data_ptr(), pitch)]
-            self.noted.append(("copy", *where, to.shape[1] * 4, to.shape[0]))
-        self.kept.append(function(*args, **(kwargs or {})))
-        return self.kept[-1]
-
-
-class Told:
-    """What is launched, filled and copied: by the driver, or by Triton and PyTorch."""
-
-    def __init__(self, patched: pytest.MonkeyPatch) -> None:
-        self.card, self.noted = patch(patched), list[Any]()
-        compile_one, driver = jit.JITFunction._do_compile, self.card.driver
-
-        def compiled(*given: Any) -> Any:
-            made = compile_one(*given)
-            self.card.kinds[made.function] = [each for kind in given[2].values() for each in self._flat(kind)]
-            return made
-
-        def launched(configuration: Any, function: Any, parameters: Any, extra: Any) -> int:
-            self.card.launch(configuration, function, parameters, extra)
-            number, grid, *_, taken = self.card.launches.pop()
-            kinds = self.card.kinds[number]
-            places = (ctypes.c_uint64 * len(kinds)).from_address(parameters)
-            at = [place for place, kind in zip(places, kinds, strict=True) if kind == "map"]
-            shapes = [struct.unpack("<8xQ", ctypes.string_at(each, 16))[0] for each in at]
-            self.noted.append(("launch", number, grid, *taken, *shapes))
-            return 0
-
-        def described(at: int, kind: int, rank: int, address: int, lengths: Any, strides: Any, *rest: Any) -> int:
-            ctypes.memmove(at + 8, struct.pack("<Q", self._shape(lengths, strides)), 8)
-            return self.card.encode(at, kind, rank, address, lengths, strides, *rest)
-
-        driver.launch, driver.describe = launched, described
-        driver.fill = lambda *given: self.noted.append(("fill", given[0], given[2])) or self.card.fill(*given)
-        driver.copy = self._copied
-        patched.setattr(jit.JITFunction, "_do_compile", compiled)
-        for module in (launch, recorded):
-            patched.setattr(module, "launch", self._by_triton)
-        some = SimpleNamespace(multi_processor_count=132)
-        patched.setattr(torch.cuda, "get_device_properties", lambda device: some)
-        for module, name in ((recorded, "_KINDS"), (eager, "_CHECKED"), (eager, "_ALIKE")):
-            patched.setattr(module, name, Recent(100))
-
-    @staticmethod
-    def _shape(lengths: Any, strides: Any) -> int:
-        """A number that stands for what a descriptor is encoded for, from the innermost axis on."""
-        return hash((*lengths, *strides)) % 2**40
-
-    @staticmethod
-    def _flat(kind: str) -> list[str]:
-        """The arguments of the driver for one of a kernel."""
-        if kind.startswith("tensordesc"):
-            axes = kind.partition("[")[2].partition("]")[0].count(",") + 1
-            return ["map", *["i32"] * axes, *["i64"] * axes]
-        return [] if kind == "constexpr" else ["u64" if kind[0] == "*" else kind]
-
-    def _copied(self, told: int, stream: int) -> int:
-        given = struct.unpack("<16Q", ctypes.string_at(told, 128))
-        self.noted.append(("copy", given[4], given[6], given[11], given[13], given[14], given[15]))
-        return self.card.copy(told, stream)
-
-    def _by_triton(self, kernel: Any, grid: Any, stream: int, arguments: Any) -> None:
-        taken, shapes, types = list[Any](), list[int](), kernel.made.src.signature.values()
-        for kind, each in zip(types, arguments, strict=True):
-            if isinstance(each, boxes.Described):
-                one = each.boxes.one
-                taken += [each.address, *one.shape, *one.strides]
-                shapes.append(self._shape(one.shape[::-1], [2 * stride for stride in one.strides[-2::-1]]))
-            elif kind != "constexpr":
-                taken.append(each.data_ptr() if isinstance(each, torch.Tensor) else each)
-        self.noted.append(("launch", kernel.function, tuple(grid), *taken, *shapes))
-
-    def of(self, call: Any, inputs: list[Any], untraced: bool) -> Any:
-        """What a call tells the card, with places in the order in which they come in the place of addresses."""
-        self.noted.clear()
-        with pytest.MonkeyPatch.context() as patched:
-            if untraced:
-                patched.setattr(recorded, "sizes_of", lambda *given: None)
-            with Watched(self.noted):
-                results = call()
-        places = {each.data_ptr(): f"input {at}" for at, each in enumerate(inputs)}
-        told = list[Any]()
-        for what, *rest in self.noted:
-            told.append((what, *(self._place(each, places) for each in rest)))
-        shapes = [(each.shape, each.stride(), self._place(each.data_ptr(), places)) for each in results]
-        return told, shapes
-
-    @staticmethod
-    def _place(each: Any, places: dict[int, str]) -> Any:
-        if isinstance(each, int) and each > 2**40:
-            return places.setdefault(each, f"place {len(places)}")
-        return each
 
 
 @pytest.fixture(scope="module")
@@ -332,30 +228,6 @@ def test_values_that_are_a_part_of_keys_have_passes_of_their_own(told: Told, fir
     assert kinds.traced and all(isinstance(each, Kind) for each in kinds.traced)
 
 
-def packed(n: int) -> dict[str, Any]:
-    return {"cu_seqlens": torch.tensor([0, n // 3, n // 3, n - 1], dtype=torch.int32), "is_causal": True}
-
-
-def packed_apart(n: int) -> dict[str, Any]:
-    return {"cu_seqlens": tuple(torch.tensor([0, n // at, n]) for at in (2, 3)), "window": (30, 0), "align": "end"}
-
-
-def padding(n: int) -> dict[str, Any]:
-    return {"key_padding_mask": (torch.arange(n) > n // 2).repeat(2, 1), "is_causal": True}
-
-
-def a_part_of_padding(n: int) -> dict[str, Any]:
-    return {"key_padding_mask": (torch.arange(n + 1) > n // 2).repeat(2, 1)[:, 1:], "is_causal": True}
-
-
-def padding_for_all(n: int) -> dict[str, Any]:
-    return {"key_padding_mask": (torch.arange(n) > n // 2)[None]}
-
-
-def sinks(n: int) -> dict[str, Any]:
-    return {"sinks": torch.zeros(4, requires_grad=True), "is_causal": True}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [packed, packed_apart, padding, a_part_of_padding, padding_for_all, sinks])
 def test_calls_with_masks_and_sinks_launch_what_untraced_ones_do(
@@ -381,24 +253,6 @@ def test_calls_with_masks_and_sinks_launch_what_untraced_ones_do(
         again = told.of(call, [*x, dO], False)
         assert again == told.of(call, [*x, dO], True) and len(again[0]) >= 5
     assert {type(each).__name__ for each in recorded._KEPT.values()} == {"Found"}
-
-
-def causal(n: int) -> dict[str, Any]:
-    return {"is_causal": True}
-
-
-def in_library(told: Told, patched: pytest.MonkeyPatch) -> None:
-    """Let the driver's functions have an address, as those of a library have."""
-    word, number, size, address = ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p
-    driver = told.card.driver
-    for name, types in (
-        ("launch", [address] * 4),
-        ("fill", [word, number, size, address]),
-        ("copy", [address] * 2),
-    ):
-        call = getattr(driver, name)
-        made = ctypes.CFUNCTYPE(ctypes.c_int, *types)(lambda *given, call=call: int(call(*given) is None))
-        patched.setattr(driver, name, made)
 
 
 def passes(told: Told, call: Any, backward: Any, inputs: list[Any]) -> Any:

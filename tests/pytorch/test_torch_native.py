@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from stand_in_card import Card, kernel  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.operator.known import known, lengths, native, recorded  # noqa: E402
+from pebblesim.operator.known import known, native, recorded  # noqa: E402
 from pebblesim.operator.known.direct import FUNCTION  # noqa: E402
 from pebblesim.operator.known.known import FORWARD, Family, Forward, Known, Step, Way, with_gradients  # noqa: E402
 from pebblesim.operator.known.recorded import Kinds  # noqa: E402
@@ -59,7 +60,11 @@ class Toy:
     Attributes:
         by_python: backward passes that Python made, by whether a graph of them was to be made.
         known: its passes.
+        at_once: whether the library may make whole calls.
+        alone: whole calls that it made.
     """
+
+    at_once, alone = True, 0
 
     def __init__(self, patched: pytest.MonkeyPatch, library: Any, fourth: bool = False) -> None:
         self.card, self.by_python, self.stream = Card(), list[bool](), 7
@@ -119,20 +124,34 @@ class Toy:
         return grad * k, grad * q, 2 * grad, None if fourth is None else grad.sum((0, 2, 3))
 
     def __call__(self, q: Any, k: Any, v: Any, fourth: Any = None) -> Any:
-        def forward() -> Forward:
-            (out,) = known.made(self.known, FORWARD, self.forward, (q, k, v, fourth), ())
-            return Forward((out, None), (q, k, v, out, fourth), ())
+        x, taught = (q, k, v, fourth), fourth is not None and fourth.requires_grad
+        learning = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in x)
+        if self.at_once and (out := self.known.at_once(x, taught if learning else None)) is not None:
+            self.alone += 1
+            return out
+        places = (0, 1, 2, 4, 3), (0, 1, 2, 4, 3 if taught else -1)
 
-        return with_gradients((q, k, v, fourth), forward, self.step, self.gradients, self.known)[0]
+        def forward() -> Forward:
+            (out,) = known.made(self.known, FORWARD, self.forward, x, ())
+            return Forward((out, None), (q, k, v, out, fourth), (), places if self.at_once else None)
+
+        if learning:
+            return with_gradients(x, forward, self.step, self.gradients, self.known)[0]
+        out = forward().results[0]
+        if self.at_once:
+            self.known.keep(native.library, None, places, None, None)
+        return out
 
     def inputs(self, *shape: int) -> list[Any]:
         return [torch.randn(shape or self.shape, requires_grad=True) for _ in "qkv"]
 
 
-@pytest.fixture
-def toy(library: Any, monkeypatch: pytest.MonkeyPatch) -> Toy:
-    """A call whose passes the library makes."""
-    return Toy(monkeypatch, library)
+@pytest.fixture(params=[True, False], ids=["whole", "passes"])
+def toy(library: Any, monkeypatch: pytest.MonkeyPatch, request: Any) -> Toy:
+    """A call that the library makes whole, or whose passes it makes."""
+    made = Toy(monkeypatch, library)
+    made.at_once = request.param
+    return made
 
 
 def right(x: list[Any], grad: Any) -> list[Any]:
@@ -154,7 +173,7 @@ def test_both_passes_are_right_and_python_is_not_asked(toy: Toy) -> None:
         torch.testing.assert_close(out, x[0] * x[1] + 2 * x[2])
         same(torch.autograd.grad(out, x, grad), right(x, grad))
         assert len(toy.card.launches) == 2 * (turn + 1) and toy.card.launches[-1][4] == 7
-    assert not toy.by_python
+    assert not toy.by_python and toy.alone == (2 if toy.at_once else 0)
 
 
 def test_lengths_and_orders_of_memory_have_passes_of_their_own(toy: Toy) -> None:
@@ -187,6 +206,7 @@ def test_second_derivatives_and_their_refusals_are_pythons(toy: Toy, monkeypatch
         raise UsageError("attention has first derivatives only")
 
     toy.known.prepared.clear()
+    toy.known.calls.clear()
     monkeypatch.setattr(toy, "gradients", refuse)
     with pytest.raises(UsageError, match="first derivatives only"):
         torch.autograd.grad(toy(*x), x, grad, create_graph=True)
@@ -284,7 +304,7 @@ def test_checkpoints_make_the_forward_pass_again(toy: Toy, reentrant: bool) -> N
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
 def test_errors_of_a_backward_pass_name_the_call_in_anomaly_mode(toy: Toy) -> None:
     x = toy.inputs()
-    with torch.autograd.detect_anomaly(check_nan=True), pytest.warns(UserWarning, match="with_gradients"):
+    with torch.autograd.detect_anomaly(check_nan=True), pytest.warns(UserWarning, match="at_once|with_gradients"):
         out = toy(*x)
         with pytest.raises(RuntimeError, match="returned nan values"):
             out.backward(torch.full(toy.shape, torch.nan))
@@ -375,7 +395,7 @@ def test_nothing_is_held_when_nobody_needs_it(toy: Toy) -> None:
 
 
 def test_functions_that_are_not_in_a_library_have_no_address(toy: Toy) -> None:
-    assert len(toy.card.driver.addresses) == 5 and isinstance(toy.card.driver.launch, FUNCTION)
+    assert len(toy.card.driver.addresses) == 6 and isinstance(toy.card.driver.launch, FUNCTION)
     toy.card.driver.launch = lambda *given: 0
     assert toy.card.driver.addresses == ()
     x = toy.inputs()
@@ -383,12 +403,52 @@ def test_functions_that_are_not_in_a_library_have_no_address(toy: Toy) -> None:
     assert type(out.grad_fn).__name__ == "_PassesBackward"
 
 
-def test_the_symbols_of_a_pass_are_those_of_python(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    shapes = (), (7,), (3, 5), (2, 3, 4), (2, 3, 5, 8), (1, 2, 3, 4, 5)
-    several = (*(torch.empty(shape) for shape in shapes), None, torch.empty(2, 5, 3, 8).transpose(1, 2))
-    right = lengths.symbols_of(several)
-    monkeypatch.setattr(native, "library", library)
-    assert lengths.symbols_of(several) == right and right[:3] == [7, 5, 5]
+def test_calls_of_new_lengths_are_made_at_once(toy: Toy) -> None:
+    """With gradients, without them, and with both in turn; Python is asked once for each kind of call."""
+    family, traced = toy.known.family, 0
+    for n in (4, 6, 9, 5, 13):
+        x, grad = toy.inputs(2, 3, n, 5), torch.randn(2, 3, n, 5)
+        for _ in range(2):
+            same(torch.autograd.grad(toy(*x), x, grad), right(x, grad))
+            with torch.no_grad():
+                out = toy(*x)
+            torch.testing.assert_close(out, x[0] * x[1] + 2 * x[2])
+            assert not out.requires_grad
+        traced += 4
+        assert toy.alone == (traced - 2 if toy.at_once else 0)
+        toy.known = Known(family)
+    assert not toy.by_python and len(toy.card.launches) == 30
+
+
+def test_a_new_order_of_gradients_serves_new_lengths_at_once(toy: Toy) -> None:
+    def of(n: int) -> None:
+        x, grad = toy.inputs(2, 3, n, 5), torch.randn(2, n, 3, 5).transpose(1, 2)
+        same(torch.autograd.grad(toy(*x), x, grad), right(x, grad))
+
+    of(4)
+    of(4)  # whose gradients have the other order
+    before = toy.alone
+    for n in (6, 9, 6):
+        toy.known = Known(toy.known.family)
+        of(n)
+    assert len(toy.by_python) == 1 and toy.alone == before + (3 if toy.at_once else 0)
+
+
+@pytest.mark.parametrize("calls", [0, 1, 3])
+@pytest.mark.parametrize("fewer", [lambda x: x[:, :, :1], lambda x: x[:1] if x.dim() == 4 else x])
+def test_saved_tensors_of_other_sizes_are_refused(toy: Toy, calls: int, fewer: Any) -> None:
+    """A hook brings back fewer tokens or batches, which lie as before: no kernel may read behind them."""
+    for by in (native.library, None):
+        native.library, toy.known = by, Known(toy.known.family)
+        x, grad = toy.inputs(), torch.randn(toy.shape)
+        for _ in range(calls):
+            torch.autograd.grad(toy(*x), x, grad)
+        with torch.autograd.graph.saved_tensors_hooks(lambda given: given.detach(), fewer):
+            out = toy(*x)
+        launched = len(toy.card.launches)
+        with pytest.raises(UsageError, match="other sizes than attention saved"):
+            torch.autograd.grad(out, x, grad)
+        assert len(toy.card.launches) == launched
 
 
 CODE = "from pebblesim.operator.known import native; native._load(native.folder()); print(native.library is not None)"
@@ -413,14 +473,23 @@ def tools(folder: Path, script: str) -> str:
     return str(folder)
 
 
-def test_what_cannot_be_compiled_is_tried_once(tmp_path: Path) -> None:
-    """The compiler says no: its words are kept, and no other process asks it again."""
+def test_what_cannot_be_compiled_is_tried_once_a_day(tmp_path: Path) -> None:
+    """The compiler says no: its words are kept, and no other process asks it again, unless it is another compiler."""
     path = tools(tmp_path / "tools", "echo no; exit 3")
     assert said(*(begun(tmp_path / "cache", PATH=path) for _ in range(3))) == ["False"] * 3
     assert said(begun(tmp_path / "cache", PATH=path)) == ["False"]
     assert (tmp_path / "tools" / "asked").read_text() == "nice\n"
     (failed,) = (tmp_path / "cache").glob("*/failed.txt")
-    assert failed.read_text() == "no\n"
+    first, said_so = failed.read_text().split("\n", 1)
+    assert said_so == "no\n" and first.startswith(str(tmp_path / "tools" / "c++"))
+    os.utime(failed, (time.time() - 90000,) * 2)
+    assert said(begun(tmp_path / "cache", PATH=path)) == ["False"]
+    assert (tmp_path / "tools" / "asked").read_text() == "nice\n" * 2
+    assert said(begun(tmp_path / "cache", PATH=path, CPATH="elsewhere")) == ["False"]
+    assert (tmp_path / "tools" / "asked").read_text() == "nice\n" * 3
+    other = tools(tmp_path / "other", "echo no; exit 3")
+    assert said(*(begun(tmp_path / "cache", PATH=other) for _ in range(2))) == ["False"] * 2
+    assert (tmp_path / "other" / "asked").read_text() == "nice\n"
 
 
 def test_several_processes_compile_once(tmp_path: Path) -> None:

@@ -61,7 +61,9 @@ def test_the_state_says_what_the_first_call_does(monkeypatch: pytest.MonkeyPatch
     native.folder().mkdir()
     (native.folder() / f"{native.NAME}.so").write_text("")
     assert native.state() == "off: the first call of attention on the GPU loads it"
-    (native.folder() / native.FAILED).write_text("no")
+    (native.folder() / native.FAILED).write_text("another compiler\nno")
+    assert native.state() == "off: the first call of attention on the GPU loads it"
+    (native.folder() / native.FAILED).write_text(f"{native._of_compiler()}\nno")
     assert "it could not be compiled, see" in native.state() and "delete it" in native.state()
     monkeypatch.setattr(native, "library", object())
     assert native.state() == "on"

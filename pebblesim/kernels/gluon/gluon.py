@@ -116,8 +116,6 @@ def gluon(
         block, roles = found
         if apart and roles is ProductRoles and any(each.tensor.name in OF_KEYS for each in block.writes):
             block = replace(block, outgoing=())  # the copy engine would need twice the room for words of 32 bits
-        if roles is ScoresRoles and persistent:
-            raise refused(program, "persistent blocks do not write tables of pairs", "leave --persistent out")
         if roles is ColumnsRoles:
             check_columns(program, block, persistent)
         made = GluonWriter(setting, name, block, roles)

@@ -58,6 +58,7 @@ def product_of(loops: Loops, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[in
         sides={own: ROWS, columns: width},
         across=part,
         stages=slots,
+        persistent=True,
         buffers=buffers,
         outgoing=tuple(
             Outgoing(name, each, (ROWS, part))
@@ -91,11 +92,14 @@ def scores_of(loops: Loops, sizes: ir.Sizes, stages: int) -> Block | None:
         sides={own: ROWS},
         stages=stages,
         buffers={
-            rows[0].tile: Buffer(names[0], rows[0], parts, ROWS * groups, deep, fills=parts, across=parts),
+            rows[0].tile: Buffer(
+                names[0], rows[0], parts, ROWS * groups, deep, fills=parts, freed_by=groups, across=parts
+            ),
             part.tile: Buffer(names[1], part, stages, width, deep, True, fills=stages, freed_by=groups),
         },
         outgoing=(Outgoing(name, tables[0], (ROWS, width), tiles, "on its way to memory", *before),),
         turns=groups - 1,
+        persistent=True,
     )
 
 
@@ -104,8 +108,8 @@ def less(plan: Block, beyond: int) -> Block:
     stay, ring = plan.buffers.values()
     kept = min(max(0, -(-beyond // (2 * plan.height * stay.width))), stay.across - 1)
     registers = ROWS * (kept * stay.width // 2 + ring.rows) // THREADS  # two words of rows in each
-    if not kept or registers > plan.most:
+    if not kept or registers > plan.most or ring.rows != plan.height:  # they go through slots of the ring
         return plan
     held = stay.across - kept
-    rows = replace(stay, slots=held, fills=held, freed_by=plan.warpgroups)
+    rows = replace(stay, slots=held, fills=held)
     return replace(plan, buffers={**plan.buffers, stay.read.tile: rows})

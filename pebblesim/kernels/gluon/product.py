@@ -8,17 +8,24 @@ by then, and the copy engine writes it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.gluon.block import ROWS, Block, filled, freed
 from pebblesim.kernels.gluon.boxes import sides
+from pebblesim.kernels.gluon.grid import longest_first
 from pebblesim.kernels.gluon.parts import PartsRoles
 from pebblesim.kernels.gluon.roles import expecting
 from pebblesim.kernels.gluon.widths import columns_of_part
 from pebblesim.kernels.terms import ZERO, Held, Items, Layout, Name, Number, Term, call, maximum, minimum, term
-from pebblesim.kernels.triton.grid import in_groups, longest_last
+from pebblesim.kernels.triton.grid import in_groups
 from pebblesim.kernels.triton.loops import Piece
 from pebblesim.kernels.triton.ranges import GROUP, Setting
 from pebblesim.language import program as ir
+
+MANY = 4
+"""Tiles for each multiprocessor from which on those of a head come together, which finds more of them in L2."""
 
 
 class ProductRoles(PartsRoles):
@@ -32,30 +39,69 @@ class ProductRoles(PartsRoles):
         self.turned = self.nest.expr.left.transposed
         terms = self.setting.tables.tiled[self.left.read.tensor][0 if self.turned else 1]
         self.parts = terms // self.right.rows  # of a tile of terms
-        self.reserve("full", "free", "first", "end", "wide", "group", "rank")
+        self.reserve("full", "free", "first", "end", "wide", "group", "rank", "place")
         self.named_tile = self.number, self.scope.number_of(self.columns_of_grid.range)
 
     @property
     def numbers(self) -> list[str]:
-        """Parameters for numbers of heads: none, for heads are an axis of the grid."""
-        return []
+        """Names of the arguments, besides sizes, by which a block finds its tile."""
+        return ["heads", *["together"] * self.from_end()]
+
+    def together(self, streamed: str) -> str:
+        """How many heads have their tiles in one order: several where a multiprocessor has few, and the end counts."""
+        return f"{super().together(streamed)} if blocks < {MANY} * most else 1"
+
+    @property
+    def beside(self) -> int:
+        """Tiles of columns."""
+        return -(-self.setting.sizes[self.columns_of_grid.range.dim] // self.right.pitch)
+
+    @property
+    def streamed_words(self) -> int:
+        """Words of a row of the matrix, all of whose columns the blocks of a head stream, in whole tiles."""
+        return self.beside * self.right.pitch
 
     def within_tile(self, body: list[st.Statement]) -> list[st.Statement]:
         """The statements of a role, behind those that find the head, the tile, and the parts that are streamed."""
-        scope, plan, own, tiles = self.scope, self.plan, call("program_id", 0), term("tiles")
-        rows, columns = scope.launch.grid[0], self.columns_of_grid
-        made = [*scope.opening(), st.Let(("head",), (call("program_id", 1),)), *self.split_head()]
-        made.append(st.Let(("tiles", "wide"), (scope.count(plan.own), scope.count(columns.range))))
-        number, column = self.named_tile
-        side, note = minimum(tiles - term("group") * GROUP, GROUP), "tiles of rows that share columns in L2"
-        made += in_groups((number.id, column.id), own, Number(GROUP) * "wide", GROUP, side, note)
-        if longest_last(scope.launch, rows, scope.mask):
-            made.append(st.Let((number.id,), (tiles - 1 - number,)))
         low, high = self.scope.limits()
         end = high * self.parts
         if not self.setting.even:  # parts beyond all terms are none
-            end = minimum(end, call("cdiv", self.setting.size(plan.loop.range.dim), self.right.rows))
-        return [*made, st.Let(("first", "end"), (low * self.parts, end), "parts of terms"), *body]
+            end = minimum(end, call("cdiv", self.setting.size(self.plan.loop.range.dim), self.right.rows))
+        return super().within_tile([st.Let(("first", "end"), (low * self.parts, end), "parts of terms"), *body])
+
+    def counted(self) -> list[st.Statement]:
+        """The statements that count the tiles of both sides of a head."""
+        return [
+            st.Let(("tiles", "wide"), (self.scope.count(self.plan.own), self.scope.count(self.columns_of_grid.range)))
+        ]
+
+    @property
+    def of_head(self) -> Term:
+        """The number of tiles of a head."""
+        return term("tiles") * "wide"
+
+    def placed(self, own: Term) -> list[st.Statement]:
+        """The statements that find the head and the tile of a number of the grid."""
+        (number, column), place, wide = self.named_tile, term("place"), term("wide")
+        if self.from_end():
+            found = st.Let((number.id, column.id), (place // wide, place % wide))
+            return [*longest_first("place", own, self.of_head), found]
+        side, note = minimum(term("tiles") - term("group") * GROUP, GROUP), "tiles of rows that share columns in L2"
+        head = st.Let(("head", "place"), (own // self.of_head, own % self.of_head))
+        return [head, *in_groups((number.id, column.id), place, Number(GROUP) * "wide", GROUP, side, note)]
+
+    def fills(self) -> Term:
+        """How many slots of the ring are filled for a tile, and how many its result goes through."""
+        return self._sent_at(self.sends)
+
+    @property
+    def sends(self) -> int:
+        """Slots through which the result goes: one for each warpgroup, if the copy engine takes it."""
+        return self.plan.warpgroups * bool(self.plan.outgoing)
+
+    def _sent_at(self, number: Any) -> Term:
+        """The turn of the slot through which a warpgroup's result goes."""
+        return term("end") - "first" + number
 
     def place(self, part: Term) -> Items:
         """Where a part of the table is among the rows of all its tiles."""
@@ -66,12 +112,6 @@ class ProductRoles(PartsRoles):
 
     # Shared memory, and the warp that loads
 
-    def grid(self) -> tuple[list[str], str]:
-        """The grid: tiles of columns are in it, too."""
-        setting, plan = self.setting, self.plan
-        wide = -(-setting.sizes[self.columns_of_grid.range.dim] // self.right.pitch)
-        return [], f"triton.cdiv({setting.size(plan.own.dim)}, {plan.height})" + f" * {wide}" * (wide > 1) + ", heads"
-
     def allocated(self) -> list[st.Room]:
         """The statements that take shared memory: a ring of parts."""
         barriers = st.Barriers(("full", "free"), self.plan.stages, (1, self.plan.warpgroups), "full")
@@ -81,13 +121,16 @@ class ProductRoles(PartsRoles):
         """The statements of the warp that loads: one part after the other."""
         k, slot, full = term("k"), Name("slot"), filled("", "slot")
         part = term("first") + "end" - 1 - k if self.from_end() else k
-        copies: list[st.Statement] = [
-            self.copied(self.left.read, self.left.name, slot, self.place(part), full),
-            *(self.copy(each, slot, part, self.named_tile[1]) for each in self.rights),
-        ]
-        free = st.Wait(freed("", slot), term("phase") ^ 1)
-        body = (self.scope.slot(k - "first"), free, *expecting(full, copies))
-        return [st.For("k", term("first"), term("end"), body, of=self.nest.inner)]
+        free, left = st.Wait(freed("", slot), term("phase") ^ 1), self.left
+
+        def brought(number: int) -> list[st.Statement]:
+            copies = [self.copy(each, slot, part, self.named_tile[1]) for each in self.rights[:number]]
+            return [free, *expecting(full, [self.copied(left.read, left.name, slot, self.place(part), full), *copies])]
+
+        body = (self.scope.slot(k - "first"), *self._of_those_that_exist(brought))
+        handed = (self.scope.slot(self._sent_at("k")), free, st.Arrive(full))
+        send = st.For("k", ZERO, Number(self.sends), handed)
+        return [st.For("k", term("first"), term("end"), body, of=self.nest.inner), *[send] * (self.sends > 0)]
 
     def from_end(self) -> bool:
         """Whether parts come from the last to the first: where all sums end with the same terms, as those of keys do
@@ -100,13 +143,27 @@ class ProductRoles(PartsRoles):
 
     def fused(self, outer: ir.Loop, inner: ir.Loop) -> None:
         """Parts one after the other, with nothing between them: a product runs while the next one is issued."""
-        stages, turn = self.plan.stages, term("k") - "first"
-        to, issued = self._issued(turn)
-        earlier = st.When(term("k") > "first", (st.Arrive(freed("", (turn - 1) % stages)),))
+        self.say(*self._of_those_that_exist(lambda number: self._in_a_row(inner, number)))
+
+    def _of_those_that_exist(self, made: Callable[[int], list[st.Statement]]) -> list[st.Statement]:
+        """Statements for the first parts of a tile's columns, so many of them: of the last tile, those that exist."""
+        columns = self.setting.sizes[self.columns_of_grid.range.dim] - (self.beside - 1) * self.right.pitch
+        whole, some = len(self.rights), -(-columns // self.right.width)
+        if some >= whole or len(self.plan.loop.body) > 1:
+            return made(whole)
+        if self.beside == 1:
+            return made(some)
+        return [st.When(self.named_tile[1].equals(self.beside - 1), tuple(made(some)), tuple(made(whole)))]
+
+    def _in_a_row(self, inner: ir.Loop, number: int) -> list[st.Statement]:
+        """The products of all parts of terms with the first parts of the columns, so many of these."""
+        stages, turn, before = self.plan.stages, term("k") - "first", term("filled")
+        to, issued = self._issued(turn, number)
+        earlier = st.When(term("k") > "first", (st.Arrive(freed("", (before + turn - 1) % stages)),))
         body = (*issued, st.Settle(to, len(to)), earlier)
-        last = st.Arrive(freed("", (term("end") - "first" - 1) % stages))
-        self.say(st.For("k", term("first"), term("end"), body, of=inner), st.Settle(to, 0))
-        self.say(st.When(term("first") < "end", (last,)))
+        last = st.Arrive(freed("", (before + "end" - "first" - 1) % stages))
+        ended = st.When(term("first") < "end", (last,))
+        return [st.For("k", term("first"), term("end"), body, of=inner), st.Settle(to, 0), ended]
 
     def loop(self, node: ir.Loop) -> None:
         """Tiles of terms; the last, if it is ragged, apart: it has fewer parts."""
@@ -131,12 +188,12 @@ class ProductRoles(PartsRoles):
         body = (*issued, st.Settle(to, 0), st.Arrive(freed("", "slot")))
         self.say(st.For("k", number * self.parts, term("end"), body, of=self.nest.inner))
 
-    def _issued(self, turn: Term) -> tuple[tuple[Held, ...], list[st.Statement]]:
-        """Wait for a part, and issue its products: the sums, and the statements."""
-        rows, to = (term("w") * ROWS, ROWS), tuple(map(self.issued_all, self.nest.products))
+    def _issued(self, turn: Term, number: int | None = None) -> tuple[tuple[Held, ...], list[st.Statement]]:
+        """Wait for a part, and issue its products, or so many of them: the sums, and the statements."""
+        rows, to = (term("w") * ROWS, ROWS), tuple(map(self.issued_all, self.nest.products))[:number]
         left = Name(self.left.name).index("slot")
         left = left.call("slice", *rows, dim=1).turned() if self.turned else left.call("slice", *rows)
-        pairs, line = zip(to, self.rights, strict=True), self.nest.product.line
+        pairs, line = zip(to, self.rights[:number], strict=True), self.nest.product.line
         issues = (st.Issue(each, left, right.slot("slot"), each, line=line) for each, right in pairs)
         return to, [self.scope.slot(turn), st.Wait(filled("", "slot"), Name("phase")), *issues]
 
@@ -170,18 +227,16 @@ class ProductRoles(PartsRoles):
             self.say(st.Store(node.tensor, place, value, where, line=node.line))
             return
         right = next(each for each in self.rights if each.name == result.name)
-        slots, tensor, box = self.plan.stages, node.tensor, result.box
-        sent: Term = Name(result.name).index("w")
+        tensor, box = node.tensor, result.box
+        sent: Term = Name(result.name).index("slot")
         room = sent.reshape(*box)
         if self.setting.strides.several(tensor) != self.setting.strides.several(self.right.read.tensor):
             sent = sent.reshape(*sides(self.setting, tensor, box))
-        times = maximum(term("end") - "first" - "w" + (slots - 1), 0) // slots
         column = self.named_tile[1] * right.pitch
         place = self.at(node, term("part") * ROWS, column + right.first if right.first else column)
-        self.say(
-            st.Let(("filled",), (times,), "times that slot w was"),
-            st.Wait(freed("", "w"), (term("filled") & 1) ^ 1),
-            *st.put(room, self.values.in_words(value)),
-            st.Send(f"{tensor.name}_tiles", place, sent, line=node.line),
-            st.Sent(),
-        )
+        if result is self.plan.outgoing[0]:
+            self.say(self.scope.slot(self._sent_at("w")), st.Wait(filled("", "slot"), Name("phase")))
+        self.say(*st.put(room, self.values.in_words(value)))
+        self.say(st.Send(f"{tensor.name}_tiles", place, sent, line=node.line))
+        if result is self.plan.outgoing[-1]:
+            self.say(st.Sent(), st.Arrive(freed("", "slot"), self.plan.warpgroups))

@@ -17,12 +17,11 @@ from pebblesim.core.errors import UsageError
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.facts import facts_of
 from pebblesim.kernels.gluon.block import ROWS, Block, Buffer, Handed, filled, freed
-from pebblesim.kernels.gluon.boxes import SPLIT, Box, address, corner, sides
+from pebblesim.kernels.gluon.boxes import Box, address, corner, sides
+from pebblesim.kernels.gluon.grid import Grid
 from pebblesim.kernels.gluon.plan import held_transposed, refused
 from pebblesim.kernels.gluon.scope import RowsScope, RowsValues
-from pebblesim.kernels.gluon.text import STREAMED_TOGETHER
 from pebblesim.kernels.gluon.widths import columns_of_part, terms as terms_of_product
-from pebblesim.kernels.lowering import Lowering
 from pebblesim.kernels.passes.bias import RowsPlaces
 from pebblesim.kernels.products import factors
 from pebblesim.kernels.statements import terms_of, within
@@ -32,21 +31,18 @@ from pebblesim.kernels.terms import (
     Items,
     Layout,
     Name,
-    Number,
     Term,
     Word,
     all_of,
     call,
-    minimum,
     own,
     sides as listed,
     term,
     total,
 )
-from pebblesim.kernels.triton.grid import in_groups, longest_last
 from pebblesim.kernels.triton.loops import Piece
 from pebblesim.kernels.triton.ranges import Setting
-from pebblesim.kernels.words import WORDS, word_bytes, word_of
+from pebblesim.kernels.words import word_bytes, word_of
 from pebblesim.language import program as ir
 
 ORDER = "tiles tile turn turns filled together side key_head"
@@ -70,7 +66,7 @@ class Issued:
     late: bool = False
 
 
-class Roles(Lowering):
+class Roles(Grid):
     """Makes the statements of both roles of a block, and those that take shared memory before they begin."""
 
     values: RowsValues
@@ -97,13 +93,6 @@ class Roles(Lowering):
         """The boxes of the tensors that the copy engine moves; first those that the warp that loads asks for."""
         outgoing = {node.tensor: each.box for each in self.plan.outgoing for node in (each.write, each.before) if node}
         return {**{each.read.tensor: each.box for each in self.plan.buffers.values()}, **outgoing}
-
-    @property
-    def streamed_words(self) -> int:
-        """Words of a row of what is streamed, by which heads share L2 under a mask."""
-        parts = self.plan.stay[0].across if self.plan.nest else 1
-        rings = (each for each in self.plan.buffers.values() if each.streamed and not each.vector)
-        return parts * sum(each.width for each in rings)
 
     def allocated(self) -> list[st.Room]:
         """The statements that take shared memory, and make barriers."""
@@ -169,61 +158,6 @@ class Roles(Lowering):
         free = [st.Wait(freed(buffer.barrier, fill), phase ^ 1)] * (buffer.freed_by > 0)
         return [*free, *expecting(filled(buffer.barrier, fill), copies, times)]
 
-    # The grid
-
-    def grid(self) -> tuple[list[str], str]:
-        """The lines of `run` that find the grid, and the grid."""
-        setting, plan, lines = self.setting, self.plan, list[str]()
-        count = f"triton.cdiv({setting.size(plan.own.dim)}, {plan.height})"
-        grid = f"{count} * heads, 1" if self.numbers else f"{count}, heads"
-        if setting.mask is not None:
-            row = self.streamed_words * WORDS[setting.dtype]
-            streamed = f"({setting.size(plan.loop.range.dim)} * {row})"
-            groups = f"triton.cdiv(heads, max({STREAMED_TOGETHER} // {streamed}, 1))"
-            lines.append(f"    together = triton.cdiv(heads, {groups})  # heads whose long tiles come first")
-        if plan.persistent:
-            lines.append("    most = torch.cuda.get_device_properties(device).multi_processor_count")
-            grid = f"min({count} * heads, most), 1"
-        return lines, grid
-
-    # The block's tile
-
-    @property
-    def numbers(self) -> list[str]:
-        """Names of the arguments, besides sizes, by which a block finds its tile."""
-        masked = self.scope.mask is not None
-        return [*["heads"] * (masked or self.plan.persistent), *["together"] * masked]
-
-    def within_tile(self, body: list[st.Statement]) -> list[st.Statement]:
-        """The statements of a role: those of a tile, behind those that find it, for each tile of the block."""
-        scope, plan, name = self.scope, self.plan, self.number.id
-        if not self.numbers:
-            head = st.Let(("head", name), (call("program_id", 1), call("program_id", 0)))
-            return [head, *self.split_head(), *body]
-        opening = [*scope.opening(), st.Let(("tiles",), (scope.count(plan.own),))]
-        tile, tiles = term("tile"), term("tiles")
-        each: list[st.Statement] = []
-        if scope.mask is None:
-            each.append(st.Let(("head", name), (tile // "tiles", tile % "tiles")))
-        else:
-            together, note = term("together"), "heads whose long tiles come first"
-            side = minimum(term("heads") - term("group") * together, together)
-            each += in_groups(("head", name), tile, tiles * together, together, side, note)
-        if longest_last(scope.launch, scope.launch.grid[0], scope.mask):
-            each.append(st.Let((name,), (tiles - 1 - self.number,)))
-        each += [*self.split_head(), *body]
-        if not plan.persistent:
-            return [*opening, st.Let(("tile",), (call("program_id", 0),)), *each]
-        blocks, (_, high) = call("num_programs", 0), self.scope.limits()
-        turn = st.Let(("turn",), (tile // blocks,))
-        filled = st.Let(("filled",), (self.scope.streamed_before(high),), more=True)
-        loop = st.For("tile", call("program_id", 0), tiles * "heads", (turn, *each, filled), step=blocks)
-        return [*opening, st.Let(("filled",), (Number(0),), "slots of each ring before a tile"), loop]
-
-    def split_head(self) -> list[st.Statement]:
-        """Find the batch and the head of keys of matrices with strides."""
-        return [SPLIT] if self.setting.strides.of else []
-
     def tile(self) -> list[st.Statement]:
         """The statements of a tile, without indices that nothing uses."""
         with self.apart() as made:
@@ -234,11 +168,6 @@ class Roles(Lowering):
             self.body(self.scope.launch.block)
         used = {each.id for statement in within(made) for each in terms_of(statement) if isinstance(each, Name)}
         return _without_unused(made, used)
-
-    @property
-    def number(self) -> Name:
-        """The number of the block's tile."""
-        return self.scope.number_of(self.plan.own)
 
     def addresses(self, setting: Setting, tensors: list[ir.Tensor]) -> list[st.Statement]:
         """Where the rows of the block's head begin, of tensors that threads move; `setting`: of all blocks."""

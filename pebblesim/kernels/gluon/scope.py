@@ -98,7 +98,11 @@ class RowsScope(Scope):
 
     def slot(self, turn: Term) -> Let:
         """The slot of a ring, and the phase of its barriers, once so many were filled for this tile of the grid."""
-        stages, turn = self.plan.stages, term("filled") + turn if self.plan.persistent else turn
+        return self.slot_at(term("filled") + turn if self.plan.persistent else turn)
+
+    def slot_at(self, turn: Term) -> Let:
+        """The slot of a ring, and the phase of its barriers, once so many were filled."""
+        stages = self.plan.stages
         slot = turn % stages
         return Let(("slot", "phase"), (term("w") * stages + slot if self.plan.stays else slot, turn // stages & 1))
 

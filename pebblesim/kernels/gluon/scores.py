@@ -11,8 +11,11 @@ tile by tile.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.gluon.block import ROWS, SHARED, Block, Buffer, filled, freed
+from pebblesim.kernels.gluon.boxes import sides
 from pebblesim.kernels.gluon.parts import PartsRoles
 from pebblesim.kernels.gluon.parts_plan import less
 from pebblesim.kernels.gluon.plan import check_block, refused
@@ -45,15 +48,28 @@ class ScoresRoles(PartsRoles):
     # The warp that loads
 
     def staying(self, buffer: Buffer) -> list[st.Statement]:
-        """The parts of the rows that stay."""
-        k, (room, turn) = term("k"), self._room_of_rows()
-        rows = self.copy(buffer, room, self.number, k)
-        return [st.For("k", ZERO, Number(self.parts), tuple(self.filling(buffer, room, turn, [rows])))]
+        """The parts of the rows that stay; those that go on into registers arrive in slots of the ring."""
+        k, slot = term("k"), Name("slot")
+        made: list[st.Statement] = []
+        if self.kept:
+            full = filled(self.ring.name, slot)
+            part = replace(self.copy(buffer, ZERO, self.number, k, slot), barrier=full, room=self._in_ring())
+            body = [self._slot_of_rows(), *self.filling(self.ring, slot, term("phase"), [part])]
+            made.append(st.For("k", ZERO, Number(self.kept), tuple(body)))
+        rows = self.copy(buffer, self._room_of_rows(), self.number, k)
+        filling = self.filling(buffer, self._room_of_rows(), term("turn") & 1, [rows])
+        return [*made, st.For("k", Number(self.kept), Number(self.parts), tuple(filling))]
 
-    def _room_of_rows(self) -> tuple[Term, Term]:
-        """Where part k of the rows is in shared memory, and the phase of its barriers."""
-        k, held = term("k"), self.rows.slots
-        return (k % held, k // held & 1) if self.kept else (k, ZERO)
+    def _room_of_rows(self) -> Term:
+        """Where part k of the rows is in shared memory."""
+        return term("k") - self.kept
+
+    def _in_ring(self) -> Term:
+        """A slot of the ring, as it is for a part of the rows."""
+        tensor, keys = self.rows.read.tensor, self.ring.read.tensor
+        room = Name(self.ring.name).index("slot")
+        several = self.setting.strides.several
+        return room if several(tensor) == several(keys) else room.reshape(*sides(self.setting, tensor, self.rows.box))
 
     def streaming(self, at: Name) -> list[st.Statement]:
         """The parts of a tile of keys."""
@@ -65,7 +81,12 @@ class ScoresRoles(PartsRoles):
 
     def slot(self, number: Term) -> st.Let:
         """The slot of the ring, and the phase of its barriers, for part k of a tile of keys."""
-        return self.scope.slot(self.scope.streamed_before(number) * self.parts + "k")
+        before = (term("filled") + self.scope.streamed_before(number)) * self.parts
+        return self.scope.slot_at(before + (term("turn") + 1) * self.kept + "k" if self.kept else before + "k")
+
+    def _slot_of_rows(self) -> st.Let:
+        """The slot of the ring, and the phase of its barriers, for part k of the rows, which goes on into registers."""
+        return self.scope.slot_at(term("filled") * self.parts + term("turn") * self.kept + "k")
 
     def place(self, tensor: ir.Tensor, number: Term) -> Items:
         """The first row of the warpgroup's part of a tile among the rows of all tiles of a table."""
@@ -73,19 +94,25 @@ class ScoresRoles(PartsRoles):
 
     def _hold(self) -> None:
         """Wait for the rows that stay; the first parts go on into registers, as the left operands of products."""
-        slot, phase = self._room_of_rows()
-        wait = st.Wait(filled(self.rows.name, slot), phase, line=self.rows.read.line)
         if self.kept:
             name, layout = f"{self.rows.name}_kept", call("DotOperandLayout", 0, self.scope.layout(self.ring.rows), 2)
+<<<<<<< HEAD
             loaded = Items((self._rows_of(slot).call("load", layout),), round=True)
             body = (wait, st.Let((name,), (loaded,), more=True), st.Fence(), st.Arrive(freed(self.rows.name, slot)))
+=======
+            loaded = Items((self._rows_of(self.ring.slot("slot")).call("load", layout),), round=True)
+            wait = st.Wait(filled(self.ring.name, "slot"), Name("phase"), line=self.rows.read.line)
+            keep = st.Let((name,), (loaded,), more=True)
+            body = (self._slot_of_rows(), wait, keep, st.Arrive(freed(self.ring.name, "slot")))
+>>>>>>> main
             self.say(st.Let((name,), (Items((), round=True),), "in registers"))
             self.say(st.For("k", ZERO, Number(self.kept), body, unrolled=True))
-        self.say(st.For("k", Number(self.kept), Number(self.parts), (wait,), unrolled=True))
+        there = st.Wait(filled(self.rows.name, self._room_of_rows()), term("turn") & 1, line=self.rows.read.line)
+        self.say(st.For("k", Number(self.kept), Number(self.parts), (there,), unrolled=True))
 
-    def _rows_of(self, slot: Term) -> Term:
+    def _rows_of(self, part: Term) -> Term:
         """The warpgroup's rows of a part in shared memory."""
-        return self.rows.slot(slot).call("slice", term("w") * ROWS, ROWS)
+        return part.call("slice", term("w") * ROWS, ROWS)
 
     def loop(self, node: ir.Loop) -> None:
         """The tiles of keys; of another table the first tile is asked for before."""
@@ -107,36 +134,44 @@ class ScoresRoles(PartsRoles):
     def _at(self, number: Term) -> Term:
         """Where the warpgroup has its rows of a tile of the table."""
         w = term("w")
-        return w if self.before is None else Number(2) * w + (self.scope.streamed_before(number) & 1)
+        return w if self.before is None else Number(2) * w + (self._stored_before(number) & 1)
+
+    def _stored_before(self, number: Term) -> Term:
+        """How many tiles of the table are stored before a tile."""
+        return term("filled") + self.scope.streamed_before(number)
 
     def _sum(self) -> None:
         """The products of all parts, one issued while the one before runs."""
         number, k = self.scope.numbers[self.plan.loop.range], term("k")
         to = self.issued_all(self.nest.product)
         (low, high), last, turns = self.scope.limits(), self.plan.turns, Name("turns")
-        rows = self._rows_of(self._room_of_rows()[0])
+        rows = self._rows_of(self.rows.slot(self._room_of_rows()))
         rows = Choice(k < self.kept, Name(f"{self.rows.name}_kept").along("[k]"), rows) if self.kept else rows
         first = number.equals(low)
         if last:
-            self.say(st.When(both(term("w") > 0, first), (st.Wait(turns.index(term("w") - 1), ZERO),)))
+            self.say(st.When(both(term("w") > 0, first), (st.Wait(turns.index(term("w") - 1), term("turn") & 1),)))
         body: list[st.Statement] = [
             self.slot(number),
             st.Wait(filled(self.ring.name, "slot"), Name("phase")),
             st.Issue(to, rows, self.ring.slot("slot").turned(), to, k > 0, line=self.nest.product.line),
         ]
         if last:  # the next one begins when most products of a first tile are issued
-            begun = both(both(k.equals(max(3 * self.parts // 4, 1) - 1), term("w") < last), first)
+            begin = max(min(3 * self.parts // 4, self.plan.stages), 1) - 1  # no slot is free again before
+            begun = both(both(k.equals(begin), term("w") < last), first)
             body.append(st.When(begun, (st.Arrive(turns.index("w")),)))
         if self.before is not None:
             half = both(k.equals(self.parts // 2), number + 1 < high)
             body.append(st.When(half, tuple(self._fetch(self.before, number + 1))))
         self.one_behind((to,), self.ring.name, self.parts, body)
+        free = st.Arrive(freed(self.rows.name, self._room_of_rows()))
+        of_next = st.For("k", Number(self.kept), Number(self.parts), (free,), unrolled=True)
+        self.say(st.When((number + 1).equals(high), (of_next,)))  # those of the next tile come meanwhile
 
     def _take(self) -> None:
         """Take a tile of another table, once it is there."""
         node, number = self.before, self.scope.numbers[self.plan.loop.range]
         assert node is not None
-        at, turn = self._at(number), self.scope.streamed_before(number)
+        at, turn = self._at(number), self._stored_before(number)
         self.say(st.Wait(filled(self.room_of_tile, at), turn // 2 & 1))
         tile = Name(self.room_of_tile).index(at).call("load", self.scope.layout(self.ring.rows))
         self.say(st.Map(self.values.named(node.tile), tile, line=node.line))

@@ -63,7 +63,7 @@ class Driver:
     @property
     def addresses(self) -> tuple[int, ...]:
         """Where the functions are that give commands, or a context; none of what is not in a library."""
-        several: Any = self.launch, self.fill, self.copy, self.context, self.enter
+        several: Any = self.launch, self.fill, self.copy, self.context, self.enter, self.describe
         in_library = all(isinstance(each, FUNCTION) for each in several)
         return tuple([ctypes.cast(each, ctypes.c_void_p).value or 0 for each in several]) if in_library else ()
 
@@ -239,7 +239,7 @@ class Direct:
 
     def close(self) -> None:
         """Make the commands, when all steps are there."""
-        self._encode = [_encoder(self._by, made_as, boxes) for boxes, made_as, _ in self._maps]
+        self._encode = [_encoder_of(self._by, *_kind_of(made_as, boxes)) for boxes, made_as, _ in self._maps]
         size = len(self._maps) * MAP + len(self._words) * WORD
         self._memory = ctypes.create_string_buffer(size + MAP)
         begin = -(-ctypes.addressof(self._memory) // MAP) * MAP
@@ -269,6 +269,11 @@ class Direct:
         """
         maps = [encode(*each) for encode, each in zip(self._encode, form.boxes, strict=True)]
         return Form(b"".join([*maps, form.words]), form.places, (), form.fills)
+
+    def boxes_in(self, library: Any) -> tuple[Any, ...]:
+        """Encoders of the descriptors in the library in C++."""
+        functions = self._by.addresses
+        return tuple(_boxes_in(library, functions, *_kind_of(made_as, boxes)) for boxes, made_as, _ in self._maps)
 
     def plain(self) -> Form:
         """The form of the steps, if no size is a symbol, or for their values now."""
@@ -309,20 +314,31 @@ Encode = Callable[[tuple[int, ...], tuple[int, ...]], bytes]
 """A function that gives the bytes of a descriptor of some lengths, and strides in bytes, from the innermost axis on."""
 
 
-def _encoder(by: Driver, made_as: Any, boxes: Any) -> Encode:
+KindOfBoxes = tuple[int, int, int, tuple[int, ...]]
+"""The driver's number of the type of words, swizzle, whether words outside are NaN, and the sides of a box."""
+
+
+def _kind_of(made_as: Any, boxes: Any) -> KindOfBoxes:
+    """Facts that are alike in descriptors of some boxes, whatever the lengths and strides of their tensors are."""
+    from triton.backends.nvidia import driver as nvidia
+
+    kind = nvidia.TMA_DTYPE_DEVICE_TO_HOST[made_as["elem_type"]], made_as["swizzle"], int(boxes.padding == "nan")
+    return *kind, tuple(reversed(made_as["block_size"]))
+
+
+@cache
+def _boxes_in(library: Any, functions: tuple[int, ...], *kind: Any) -> Any:
+    """An encoder of descriptors of a kind in the library in C++; one in Python has tried this kind before."""
+    return library.boxes(functions, *kind)
+
+
+@cache
+def _encoder_of(by: Driver, kind: int, swizzle: int, nan: int, sides: tuple[int, ...]) -> Encode:
     """The function for boxes of a kind.
 
     The driver takes longer to encode boxes than to launch a kernel, and tensors of one shape differ in their addresses
     alone, which are the first word of a descriptor: so what it has encoded stays.
     """
-    from triton.backends.nvidia import driver as nvidia
-
-    kind = nvidia.TMA_DTYPE_DEVICE_TO_HOST[made_as["elem_type"]], made_as["swizzle"], int(boxes.padding == "nan")
-    return _encoder_of(by, *kind, tuple(reversed(made_as["block_size"])))
-
-
-@cache
-def _encoder_of(by: Driver, kind: int, swizzle: int, nan: int, sides: tuple[int, ...]) -> Encode:
     known: Recent[tuple[Any, ...], bytes] = Recent(2**11)
     rank = len(sides)
     box, ones = (ctypes.c_uint * rank)(*sides), (ctypes.c_uint * rank)(*[1] * rank)

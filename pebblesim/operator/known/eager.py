@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 
 from pebblesim.operator import masks, operators
 from pebblesim.operator.known import native, recorded
-from pebblesim.operator.known.known import FORWARD, Family, Forward, Known, Step, Way, made, with_gradients
+from pebblesim.operator.known.known import FORWARD, Family, Forward, Known, Places, Step, Way, made, with_gradients
 from pebblesim.operator.known.lengths import length_class
 from pebblesim.operator.known.recent import Recent
 from pebblesim.operator.launching import compiling, layout
@@ -76,6 +76,8 @@ def plain(*tensors: Any) -> bool:
         if type(each) is not Tensor or not recorded.here(each) or each.is_nested or each.layout is not torch.strided:
             return False
         if torch._C._functorch.is_legacy_batchedtensor(each):  # as `is_grads_batched` makes
+            return False
+        if each.is_neg() or each._is_zerotensor():  # its memory has other numbers, or there is none
             return False
     return True
 
@@ -180,17 +182,28 @@ def _aligned(x: Tensor) -> Tensor:
     return x if as_it_is else x.clone(memory_format=torch.contiguous_format)
 
 
-def _ranges(
+def _ranges(query: Tensor, key: Tensor, *given: Any) -> masks.Ranges:
+    """Ranges (batch, n_q) of the keys of each query; arguments as for `_room`."""
+    return _room(query, key, *given).ranged[:2]
+
+
+def _room(
     query: Tensor, key: Tensor, of_q: Tensor | None, of_k: Tensor | None, padding: Tensor | None, *within: Any
-) -> masks.Ranges:
-    """Ranges (batch, n_q) of the keys of each query."""
-    from pebblesim.operator.sequences import ranges_of_padding, ranges_of_sequences
+) -> Any:
+    """A `sequences.Room` with the ranges of the keys of each query, and not yet those of queries for each key."""
+    from pebblesim.operator.sequences import Room, ranges_of_padding, ranges_of_sequences
 
     batch, n_q, n_k = query.shape[0], query.shape[2], key.shape[2]
-    if of_q is None:
-        return ranges_of_padding(padding, batch, n_q, within)
-    found = ranges_of_sequences(of_q, of_q if of_k is None else of_k, n_q, n_k, within)
-    return found if batch == 1 else tuple(each.expand(batch, n_q).contiguous() for each in found)
+    room = Room.of(query, batch, n_q, n_k, 2 if padding is None else batch)
+    if padding is not None:
+        ranges_of_padding(padding, batch, n_q, within, room)
+        return room
+    assert of_q is not None
+    found = ranges_of_sequences(of_q, of_q if of_k is None else of_k, n_q, n_k, within, room if batch == 1 else None)
+    if batch > 1:
+        for one, all_of_them in zip(found, room.ranged, strict=False):
+            all_of_them.copy_(one.expand(batch, n_q))
+    return room
 
 
 def _with_ranges(
@@ -203,10 +216,23 @@ def _with_ranges(
     padding: Tensor | None,
     *rest: Any,
 ) -> tuple[Tensor, ...]:
-    """O, L, and the ranges of keys, of the arguments of `Asked` without ranges."""
-    first, end = _ranges(query, key, of_q, of_k, padding, *rest[:3])
-    out, L = operators.without_notes(query, key, value, sinks, first, end, None, None, False, *rest[3:])
-    return out, L, first, end
+    """O, L, and the memory of all ranges, of the arguments of `Asked` without ranges."""
+    from pebblesim.operator.sequences import above_and_below
+
+    room = _room(query, key, of_q, of_k, padding, *rest[:3])
+    first, end, above, below = room.ranged
+    above_and_below(first, end, key.shape[2], (above, below))
+    out, L = operators.without_notes(query, key, value, sinks, room.ranged, None, None, None, False, *rest[3:])
+    return out, L, room.whole
+
+
+def _gradients_with_ranges(*given: Any) -> tuple[Tensor, ...]:
+    """As `operators.gradients_without_notes`, with the memory of all ranges in the place of ranges of keys."""
+    from pebblesim.operator.sequences import Room
+
+    grad, grad_L, query, key, value, out, L, sinks, whole, *rest = given
+    ranged = Room.within(whole, query.shape[0], query.shape[2], key.shape[2]).ranged
+    return operators.gradients_without_notes(grad, grad_L, query, key, value, out, L, sinks, ranged, None, *rest)
 
 
 WHOLE = (torch.int32, torch.int64)
@@ -256,43 +282,57 @@ def attention(
         alone = _alone(Q, K, masks_of) if sinks is None or BEGIN_WITH_SINKS else None
         asked = ranged(query, key, asked, masks_of) if alone is None else asked
 
-    def forward() -> Forward:
-        out, L, made_as = _forward(Q, K, V, sinks, asked, known, alone)
-        lse = numbers_from(L, Q, K.shape[1]) if return_lse else None
-        return Forward((out, lse), (Q, K, V, out, L, sinks, made_as.first, made_as.end), made_as[2:])
-
+    given = (Q, K, V, sinks, asked.first, asked.end) if alone is None else (Q, K, V, sinks, *alone)
     learning = Q.requires_grad or K.requires_grad or V.requires_grad or (sinks is not None and sinks.requires_grad)
-    if learning and torch.is_grad_enabled():
-        out, lse = with_gradients((Q, K, V, sinks), forward, _backward, _gradients, known)
-    else:
-        out, lse = forward().results
+    learning = learning and torch.is_grad_enabled()
+    taught = (sinks is not None and sinks.requires_grad) if learning else None
+    out = None if known is None or return_lse else known.at_once(given, taught)
+    lse: Tensor | None = None
+    if out is None:
+        places = None if return_lse else _places(alone is not None, taught)
+
+        def forward() -> Forward:
+            out, L, ranges, rest = _forward(given, asked, known, alone is not None)
+            lse = numbers_from(L, Q, K.shape[1]) if return_lse else None
+            return Forward((out, lse), (Q, K, V, out, L, sinks, *ranges), rest, places)
+
+        if learning:
+            out, lse = with_gradients(given[:4], forward, _backward, _gradients, known)
+        else:
+            out, lse = forward().results
+            if known is not None and places is not None:
+                known.keep(native.library, None, places, None, None)
     return out if Q is query else out.reshape(*query.shape[:-1], value.shape[-1]), lse
 
 
+def _places(alone: bool, taught: bool | None) -> Places:
+    """Where what is saved comes from: Q, K, V, O, L, sinks and ranges; `alone`: a kernel finds ranges."""
+    saved = (0, 1, 2, 7, 8, 3, 9) if alone else (0, 1, 2, 6, 7, 3, 4, 5)
+    return saved, tuple([-1 if at == 3 and not (taught and BEGIN_WITH_SINKS) else at for at in saved])
+
+
+Ranges = tuple[Tensor | None, ...]
+"""First keys and ends of queries; or the memory of all ranges, where a kernel found them."""
+
+
 def _forward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    sinks: Tensor | None,
-    asked: Asked,
-    known: Known | None,
-    alone: Alone | None,
-) -> tuple[Tensor, Tensor, Asked]:
-    """O and L by kernels, those that are known if some are, and the arguments with ranges."""
-    if alone is None:
-        function = operators.without_notes if sinks is None or BEGIN_WITH_SINKS else afterwards
-        inputs = query, key, value, sinks, asked.first, asked.end
-        out, L = made(known, FORWARD, function, inputs, asked[2:])
-        return out, L, asked
-    out, L, first, end = made(known, FORWARD, _with_ranges, (query, key, value, sinks, *alone), asked[2:])
-    return out, L, asked._replace(first=first, end=end, left=None, right=None, at_end=False)
+    given: tuple[Any, ...], asked: Asked, known: Known | None, alone: bool
+) -> tuple[Tensor, Tensor, Ranges, tuple[Any, ...]]:
+    """O and L by kernels, those that are known if some are, ranges, and the arguments behind them."""
+    if not alone:
+        function = operators.without_notes if given[3] is None or BEGIN_WITH_SINKS else afterwards
+        out, L = made(known, FORWARD, function, given, asked[2:])
+        return out, L, asked[:2], asked[2:]
+    out, L, whole = made(known, FORWARD, _with_ranges, given, asked[2:])
+    return out, L, (whole,), asked._replace(left=None, right=None, at_end=False)[2:]
 
 
 def _backward(dO: Tensor, grad_L: Tensor | None, saved: Any, taught: bool, rest: Any) -> Step:
     """The backward pass for these gradients, and sinks that have one or not."""
     query, key, value, out, L, sinks, *ranges = saved
     inputs = dO, grad_L, query, key, value, out, L, sinks if taught and BEGIN_WITH_SINKS else None, *ranges
-    return Step(Way.back(dO, grad_L, taught), operators.gradients_without_notes, inputs, rest)
+    function = operators.gradients_without_notes if len(ranges) == 2 else _gradients_with_ranges
+    return Step(Way.back(dO, grad_L, taught), function, inputs, rest)
 
 
 def _gradients(known: Known | None, grads: Any, saved: Any, rest: Any, needed: Any) -> tuple[Tensor | None, ...]:
@@ -304,6 +344,10 @@ def _gradients(known: Known | None, grads: Any, saved: Any, rest: Any, needed: A
         grad_L = None if grad_lse is None else numbers_of(grad_lse * log2(e), kv_heads)
         found = made(known, *_backward(dO, grad_L, saved, taught, rest))
     elif any(needed[:3]):
+        if len(ranges) == 1:
+            from pebblesim.operator.sequences import Room
+
+            ranges = Room.within(ranges[0], query.shape[0], query.shape[2], key.shape[2]).ranged[:2]
         given = dO, grad_lse, query, key, value, out, numbers_from(L, query, kv_heads), *ranges, *rest
         found = torch.ops.pebblesim.attention_backward(*given)
     if taught and len(found) < 4:

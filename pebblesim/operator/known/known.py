@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
-from weakref import ReferenceType, ref
+from weakref import ReferenceType
 
 import torch
 from torch import Tensor
 
+from pebblesim.core.errors import UsageError
 from pebblesim.operator.known import native, recorded
 from pebblesim.operator.known.lengths import Found
 from pebblesim.operator.known.recorded import Again, Kinds
@@ -63,14 +64,17 @@ class Family:
         options: what their passes depend on beside tensors.
         kinds: traced passes, by what is alike in a `Way` for all lengths.
         order: axes of the gradient of O by their strides, where it lies in another order than O.
+        calls: these calls as the library in C++ makes them, by whether the fourth input has a gradient; of None those
+            without gradients.
     """
 
-    __slots__ = ("kinds", "options", "order")
+    __slots__ = ("calls", "kinds", "options", "order")
 
     def __init__(self, options: Any) -> None:
         self.options = options
         self.kinds: dict[Hashable, Kinds] = {}
         self.order: tuple[int, ...] | None = None
+        self.calls: dict[bool | None, Any] = {}
 
 
 class Known:
@@ -79,17 +83,19 @@ class Known:
     Attributes:
         family: the calls that are alike but for their lengths and strides.
         passes: passes that are made again.
-        saved: how what a forward pass saves lies in memory; hooks may bring it back in another way.
+        saved: how what a forward pass saves lies in memory, for gradients by Python: hooks may bring it back otherwise.
         strides: those that the gradient of O will have, as far as is known.
         prepared: backward passes for it as the library in C++ has them, by whether the fourth input has a gradient.
+        calls: whole calls as the library has them; by the same, or None for a call without gradients.
     """
 
-    __slots__ = ("__weakref__", "family", "passes", "prepared", "saved", "strides")
+    __slots__ = ("__weakref__", "calls", "family", "passes", "prepared", "saved", "strides")
 
     def __init__(self, family: Family) -> None:
         self.family = family
         self.passes: dict[Way, Pass] = {}
-        self.prepared: dict[bool, Tensor] = {}
+        self.prepared: dict[bool, Any] = {}
+        self.calls: dict[bool | None, Any] = {}
         self.saved: tuple[Any, ...] | None = None
         self.strides: tuple[int, ...] | None = None
 
@@ -102,8 +108,47 @@ class Known:
 
     def expect(self, strides: tuple[int, ...]) -> None:
         """Prepare for other gradients of O from now on, and other lengths for the same order of axes in memory."""
-        self.strides, self.prepared = strides, {}
+        self.strides, self.prepared, self.calls, self.family.calls = strides, {}, {}, {}
         self.family.order = tuple(sorted(range(len(strides)), key=lambda at: -strides[at]))
+
+    def at_once(self, inputs: tuple[Tensor | None, ...], taught: bool | None) -> Tensor | None:
+        """O of inputs of a forward pass, by the library in C++ alone; None where Python is to make it.
+
+        `taught`: whether the fourth input has a gradient; None if no input has one.
+        """
+        if (by := native.library) is None:
+            return None
+        if (call := self.calls.get(taught)) is not None:
+            again: Tensor | None = by.again(call, inputs, recorded.stream())
+            return again
+        if (calls := self.family.calls.get(taught)) is None or (taught is not None and self.strides is not None):
+            return None  # strides are those of gradients that came
+        if (found := by.first(calls, inputs, recorded.stream(), self)) is None:
+            return None
+        out: Tensor = found[0]
+        self.calls[taught] = found[1]
+        if taught is not None:
+            self.grad_of(out)
+        return out
+
+    def keep(self, by: Any, taught: bool | None, places: Places, back: Hashable, later: Any) -> None:
+        """Let the library in C++ make such calls at once from now on, and those of other lengths, if it can.
+
+        Args:
+            by: the library, if it is used.
+            taught: as of `at_once`.
+            places: where what is saved comes from.
+            back: the kind of the backward pass; None without one.
+            later: a function for gradients that Python makes.
+        """
+        forward = self.passes.get(FORWARD)
+        prepared = None if taught is None else self.prepared.get(taught)
+        if by is None or not isinstance(forward, Found) or not (made := forward.made):
+            return
+        each = (self.family.kinds.get(kind) for kind in (None, back))
+        families = [() if kinds is None else kinds.families(by) for kinds in each]
+        of = by.calls(*families, *places, self.family.order or (), bool(taught), later)
+        self.family.calls[taught], self.calls[taught] = of, by.call(of, made, prepared)
 
     def ready(self, step: Step) -> Pass | None:
         """The pass that is made again, if there is one."""
@@ -140,6 +185,11 @@ def made(known: Known | None, *given: Any) -> Results:
     return recorded.made(*step[1:]) if found is None else found
 
 
+Places = tuple[tuple[int, ...], tuple[int, ...]]
+"""Numbers of inputs of a forward pass, or of its results behind them: what is saved, and of it what the backward pass
+takes, -1 for none."""
+
+
 class Forward(NamedTuple):
     """A forward pass that was made.
 
@@ -147,11 +197,13 @@ class Forward(NamedTuple):
         results: O, and L if it is wanted.
         saved: what the backward pass takes behind the gradients of O and L; O is among it.
         rest: options of the backward pass.
+        places: where what is saved comes from, if the first result alone is wanted; else None.
     """
 
     results: tuple[Tensor, Tensor | None]
     saved: tuple[Tensor | None, ...]
     rest: tuple[Hashable, ...]
+    places: Places | None = None
 
 
 Gradients = Callable[..., tuple[Tensor | None, ...]]
@@ -170,57 +222,68 @@ def with_gradients(
 ) -> tuple[Tensor, Tensor | None]:
     """O, and L if it is wanted, of four inputs, of which the fourth may be None, with gradients."""
     torch._C._set_grad_enabled(False)  # they are enabled, or nobody would ask
+    by = native.library
     try:
         made = forward()
-        prepared = None if known is None else _prepared(known, x[3], made, backward, gradients)
+        prepared = None if known is None else _prepared(by, known, x[3], made, backward, gradients)
     finally:
         torch._C._set_grad_enabled(True)
     if prepared is None:
         return _Passes.apply(*x, made, gradients, known)
     results = made.results if made.results[1] is not None else made.results[:1]
-    out, *lse = native.library.attached(prepared, x, results, made.saved, recorded.stream())
+    out, *lse = by.attached(prepared, x, results, made.saved, recorded.stream())
     return out, lse[0] if lse else None
 
 
 def _prepared(
-    known: Known, fourth: Tensor | None, made: Forward, backward: Backward, gradients: Gradients
-) -> Tensor | None:
+    by: Any, known: Known, fourth: Tensor | None, made: Forward, backward: Backward, gradients: Gradients
+) -> Any:
     """The backward pass as the library in C++ has it, if it can make it.
 
     It is found in the forward pass: the thread of gradients has to wake up, and its caches are cold.
     """
     taught = fourth is not None and fourth.requires_grad
-    if known.saved is None:
-        known.saved = _lying(made.saved)
-    if native.library is not None and (one := known.prepared.get(taught)) is not None:
+    if by is not None and (one := known.prepared.get(taught)) is not None:
         return one
-    step = backward(known.grad_of(made.results[0]), None, made.saved, taught, made.rest)
+    like = known.grad_of(made.results[0])
+    step = backward(like, None, made.saved, taught, made.rest)
     found = known.prepare(step)
-    if native.library is None or not isinstance(found, Found) or (by := found.native()) is None:
+    if by is None or not isinstance(found, Found) or (alone := found.native(by, step.inputs)) is None:
         return None
-    otherwise = partial(_later, gradients, ref(known), made.rest)
-    one = native.library.prepared(by, step.way.strides, made.saved, fourth is not None, taught, otherwise)
-    known.prepared[taught] = one
+    later = partial(_later, gradients, made.rest)
+    one = known.prepared[taught] = by.prepared(alone, like, made.saved, fourth is not None, taught, later, known)
+    if made.places is not None:
+        known.keep(by, taught, made.places, step.way.alike, later)
     return one
 
 
 def _lying(saved: Sequence[Tensor | None]) -> tuple[Any, ...]:
     """How tensors lie in memory."""
-    return tuple([None if each is None else (each.stride(), each.dtype, each.get_device()) for each in saved])
+    return tuple([None if x is None else (x.shape, x.stride(), x.dtype, x.get_device()) for x in saved])
 
 
 def _later(
-    gradients: Gradients, known: ReferenceType[Known], rest: Any, grads: Any, saved: Any, needed: Any
+    gradients: Gradients,
+    rest: Any,
+    known: ReferenceType[Known],
+    as_it_was: bool | None,
+    grads: Any,
+    saved: Any,
+    needed: Any,
 ) -> tuple[Tensor | None, ...]:
-    """Gradients by Python, of what the library in C++ does not take."""
-    return _gradients(gradients, known(), rest, grads if len(grads) > 1 else (*grads, None), saved, needed)
+    """Gradients by Python, of what the library in C++ does not take.
+
+    `as_it_was`: whether what is saved lies in memory as it did; None if it has other sizes.
+    """
+    if as_it_was is None:
+        raise UsageError(OTHER_SIZES)
+    return gradients(known() if as_it_was else None, grads if len(grads) > 1 else (*grads, None), saved, rest, needed)
 
 
-def _gradients(
-    gradients: Gradients, known: Known | None, rest: Any, grads: Any, saved: Any, needed: Any
-) -> tuple[Tensor | None, ...]:
-    as_it_was = known is not None and known.saved == _lying(saved)
-    return gradients(known if as_it_was else None, grads, saved, rest, needed)
+OTHER_SIZES = (
+    "a hook of saved tensors gave back a tensor of other sizes than attention saved; it may give back another order of "
+    "memory or another type, and the sizes must be those of the tensor that was packed."
+)
 
 
 def _dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
@@ -237,7 +300,10 @@ class _Passes(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor | None]:
         made, ctx.gradients, ctx.known = given[4:]
-        ctx.rest = made.rest
+        ctx.rest, known = made.rest, ctx.known
+        ctx.lying = _lying(made.saved) if known is None or known.saved is None else known.saved
+        if known is not None:
+            known.saved = ctx.lying
         ctx.save_for_backward(*made.saved)
         ctx.set_materialize_grads(False)
         results: tuple[Tensor, Tensor | None] = made.results
@@ -248,5 +314,9 @@ class _Passes(torch.autograd.Function):
         if all(each is None for each in grads):
             return (None,) * 7
         needed = ctx.needs_input_grad[:4]
-        made = _gradients(ctx.gradients, ctx.known, ctx.rest, grads, ctx.saved_tensors, needed)
+        saved = ctx.saved_tensors
+        lying = _lying(saved)
+        if any(one and one[0] != other[0] for one, other in zip(lying, ctx.lying, strict=True)):
+            raise UsageError(OTHER_SIZES)
+        made = ctx.gradients(ctx.known if lying == ctx.lying else None, grads, saved, ctx.rest, needed)
         return *(each if needs else None for each, needs in zip(made, needed, strict=True)), None, None, None

@@ -67,9 +67,6 @@ def length_class(n: int) -> Hashable:
 
 def symbols_of(inputs: Sequence[Tensor | None]) -> list[int]:
     """The values of the symbols of a pass, in the order of `Shadow.of`."""
-    if native.library is not None:
-        found: list[int] = native.library.symbols(tuple(inputs), AXES)
-        return found
     symbols = list[int]()
     for each in inputs:
         if each is not None:
@@ -117,8 +114,9 @@ class Kind:
         views = tuple(None if each is None else _short(each, whole) for each in results)
         holds = tuple(_short(each, whole) for each in promised)
         self._by, self._number = by, len(inputs)
-        self._native: Any = None
-        self._find = script.function((several.form, memory, rooms, views, holds))
+        self._family: Any = None
+        self._script, self._form = script, (several.form, memory, rooms, views, holds)
+        self._find: Any = None
         self._slots = [None] * (written.slots - len(inputs)), [0] * (written.slots - len(inputs))
         self._stream_of = torch._C._cuda_getCurrentRawStream
 
@@ -136,10 +134,16 @@ class Kind:
             results = [None if each is None else each.view_of for each in function(*shadows, *rest)]
         return cls(written, results, inputs, script, by)
 
-    def of(self, symbols: Sequence[int]) -> Found | None:
-        """The pass for other values of its symbols; None if some decision is another one."""
+    def of(self, symbols: Sequence[int]) -> Any:
+        """The form of the pass for values of its symbols; None if some decision is another one.
+
+        Raises:
+            Untraced: the driver does not take a descriptor.
+        """
+        if self._find is None:
+            self._find = self._script.function(self._form)
         form = self._find(symbols)
-        return None if form is None else Found(self, (self._several.of(form[0]), *form[1:]))
+        return None if form is None else (self._several.of(form[0]), *form[1:])
 
     def make(self, inputs: Sequence[Tensor | None], form: Any) -> Results | None:
         """Make the pass; None if the inputs are at other multiples of bytes, or other ones begin at one address."""
@@ -179,18 +183,20 @@ class Kind:
             _assert(each, sentence)
         return made[:results]
 
-    def native(self, form: Any) -> Any:
-        """A pass as the library in C++ has it; False if the driver's functions have no address."""
-        commands, memory, (rooms, begins), views, holds = form
-        by = native.library
-        if self._native is None:
+    def family(self, by: Any) -> Any:
+        """The family of passes in the library in C++; False if the driver's functions have no address."""
+        if self._family is None:
             types = tuple([torch.zeros(0, dtype=each) for each in self._types])
             alike = tuple([(one, other, int(same)) for (one, other), same in self._alike])
             like, slots = torch.zeros(0, device=self._device), self._number + len(self._slots[0])
             at = self._several.told, self._several.streams, tuple(self._inputs), types, alike, slots, like
-            self._native = (there := self._by.addresses) and by.kind(there, *at, self._several)
-        rest = commands.fills, memory, rooms, begins, (*views, *holds)
-        return self._native and by.made(self._native, *commands[:2], *rest)
+            kept = self._several, tuple(self._sentences), _assert
+            if there := self._by.addresses:
+                kind, boxes = by.kind(there, *at, kept), self._several.boxes_in(by)
+                self._family = by.family(kind, AXES, boxes, *self._script.registers(self._form))
+            else:
+                self._family = False
+        return self._family
 
 
 class Found:
@@ -198,21 +204,30 @@ class Found:
 
     __slots__ = ("_form", "_kind", "_native")
 
-    def __init__(self, kind: Kind, form: Any) -> None:
-        self._kind, self._form, self._native = kind, form, None
+    def __init__(self, kind: Kind, form: Any = None, made: Any = None) -> None:
+        """`form`: as `Kind.of` has it; `made`: as the library in C++ has it. Either may be found later."""
+        self._kind, self._form, self._native = kind, form, made
 
-    def native(self) -> Any:
-        """The pass as the library in C++ has it, if it is used; None if it cannot make it alone."""
+    @property
+    def made(self) -> Any:
+        """The pass as the library in C++ has it, if it was found; None or False else."""
+        return self._native
+
+    def native(self, by: Any, inputs: Sequence[Tensor | None]) -> Any:
+        """The pass as the library in C++ has it; None if it cannot make it alone."""
         if self._native is None:
-            self._native = self._kind.native(self._form)
+            family = self._kind.family(by)
+            self._native = bool(family) and (by.found((family,), inputs) or (0, False))[1]
         return self._native or None
 
     def if_room(self, inputs: Sequence[Tensor | None]) -> Results | None:
         """Results of tensors of these sizes; None if they are at other multiples of bytes, or memory is short."""
         try:
-            if native.library is not None and (one := self.native()) is not None:
-                stream = self._kind.stream()
-                return self._kind.checked(native.library.run(one, tuple(inputs), stream))
+            if (by := native.library) is not None and (one := self.native(by, inputs)) is not None:
+                found: Results | None = by.run(one, inputs, self._kind.stream())
+                return found
+            if self._form is None:
+                self._form = self._kind.of(symbols_of(inputs))
             return self._kind.make(inputs, self._form)
         except torch.OutOfMemoryError:
             return None

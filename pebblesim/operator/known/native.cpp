@@ -4,176 +4,94 @@
 // it returns (`lengths`). A backward pass that is not prepared, or whose tensors are others than were prepared for, is
 // made by Python, which is right for all of them.
 
-#include <ATen/ops/empty_strided.h>
+#include "native_python.h"
+
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/csrc/autograd/python_variable.h>
 
 #include <atomic>
 
-using at::Tensor;
 using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-using Numbers = std::vector<int64_t>;
 
-static constexpr int64_t map_bytes = 128, aligned = 16, without_context = 201;
 static std::atomic<bool> on{true};
 
-struct Command {  // a launch has a function, and a fill none; begin: of a configuration, of a slot, or of a copy
-  std::string what;
-  int64_t begin, function;
-  Numbers parameters;
-};
-
-struct Driver {
-  int (*launch)(const void*, int64_t, void**, void**);
-  int (*fill)(uint64_t, unsigned, size_t, int64_t);
-  int (*copy)(const void*, int64_t);
-  int (*context)(void**, int);
-  int (*enter)(void*);
-};
-
-struct Kind {  // what is alike for all lengths
-  Driver by;
-  std::vector<Command> commands;
-  Numbers streams, inputs, types;
-  std::vector<Numbers> alike;
-  int64_t slots;
-  at::Device device{at::kCPU};
-  PyObject* kept;  // kernels, which Triton unloads when nothing holds them
-};
-
-struct Memory {
-  int64_t slot;
-  Numbers sizes, strides;
-};
-
-struct View {
-  int64_t slot, offset;
-  bool whole;
-  Numbers sizes, strides;
-};
-
-struct Pass {
-  std::shared_ptr<Kind> kind;
-  std::string words;
-  std::vector<Numbers> places, fills, begins;
-  std::vector<Memory> memory;
-  Numbers rooms;
-  std::vector<View> views;
-};
-
-struct Lying {  // how a tensor lies in memory
-  Numbers strides;
-  at::ScalarType type;
-
-  static Lying of(const Tensor& x) { return x.defined() ? Lying{x.strides().vec(), x.scalar_type()} : Lying{}; }
-  bool still(const Tensor& x, const at::Device& device) const {
-    return !x.defined() || (x.scalar_type() == type && x.device() == device && x.strides() == at::IntArrayRef(strides));
-  }
-};
-
 struct Prepared {  // a backward pass that follows a forward pass
-  int64_t self;
   std::shared_ptr<Pass> pass;
   Numbers strides;  // of the gradient of O
-  std::vector<Lying> saved;  // hooks may bring it back in another way
+  Numbers lying;  // how what is saved lies in memory, since hooks may bring it back in another way
   bool fourth, taught;  // whether there is a fourth input, and whether the pass gives its gradient
-  PyObject* otherwise;
+  PyObject *later, *known;  // gradients by Python, and a weak reference to what is known of the call
+
+  Prepared(std::shared_ptr<Pass> pass, at::IntArrayRef strides, const variable_list& saved, bool fourth, bool taught, PyObject* later, PyObject* known)
+      : pass(std::move(pass)), strides(strides.vec()), fourth(fourth), taught(taught), later(later), known(PyWeakref_NewRef(known, nullptr)) {
+    if (!this->known) throw python_error();
+    Py_INCREF(later);
+    lie(saved, [&](Number each, bool size) { lying.push_back(each); });
+  }
+  Prepared(const Prepared&) = delete;
+  ~Prepared() { let_go(later), let_go(known); }
+
+  // Whether tensors have the sizes that were saved, or lie as what was saved in all.
+  bool as_it_was(const variable_list& saved, bool sizes_alone = false) const {
+    size_t at = 0;
+    bool same = true;
+    lie(saved, [&](Number each, bool size) {
+      same = same && at < lying.size() && (lying[at] == each || (sizes_alone && !size));
+      ++at;
+    });
+    return same && at == lying.size();
+  }
+
+ private:
+  template <class F>
+  static void lie(const variable_list& saved, F f) {
+    for (auto& x : saved) {
+      f(x.defined() ? x.dim() : -1, true);
+      if (!x.defined()) continue;
+      f(static_cast<Number>(x.scalar_type()), false), f(x.device().is_cpu() ? -1 : x.device().index(), false);
+      for (auto each : x.sizes()) f(each, true);
+      for (auto each : x.strides()) f(each, false);
+    }
+  }
 };
-
-// ---- a pass
-
-static int again(const Driver& by, int refused, const std::function<int()>& command, const at::Device& device) {
-  void* context = nullptr;
-  if (refused == without_context && !by.context(&context, device.index()) && !by.enter(context)) refused = command();
-  TORCH_CHECK(!refused, "the driver of the card refuses a launch, with its error ", refused, ".");
-  return refused;
-}
-
-static void give(const Pass& pass, const Numbers& places, int64_t stream) {
-  const Kind& kind = *pass.kind;
-  std::vector<char> room(pass.words.size() + map_bytes);
-  char* begin = room.data() + (-reinterpret_cast<uintptr_t>(room.data())) % map_bytes;
-  std::memcpy(begin, pass.words.data(), pass.words.size());
-  auto* numbers = reinterpret_cast<int64_t*>(begin);
-  for (auto& each : pass.places) numbers[each[0]] = places[each[1]] + each[2];
-  for (auto at : kind.streams) numbers[at] = stream;
-  std::vector<void*> parameters;
-  auto fill = pass.fills.begin();
-  for (auto& each : kind.commands) {
-    parameters.clear();
-    for (auto at : each.parameters) parameters.push_back(begin + at);
-    auto command = [&]() {
-      if (each.what == "launch") return kind.by.launch(begin + each.begin, each.function, parameters.data(), nullptr);
-      if (each.what == "copy") return kind.by.copy(begin + each.begin, stream);
-      return kind.by.fill(places[(*fill)[0]] + (*fill)[1], 0, (*fill)[2], stream);
-    };
-    if (int refused = command()) again(kind.by, refused, command, kind.device);
-    if (each.what == "fill") ++fill;
-  }
-}
-
-// Make a pass; false if inputs are at other multiples of bytes, or other ones begin at one address.
-static bool make(const Pass& pass, variable_list tensors, int64_t stream, variable_list& results) {
-  const Kind& kind = *pass.kind;
-  Numbers places(kind.slots);
-  int64_t together = 0;
-  for (auto slot : kind.inputs) together |= places[slot] = reinterpret_cast<int64_t>(tensors[slot].data_ptr());
-  if (together % aligned) return false;
-  for (auto& each : kind.alike)
-    if ((places[each[0]] == places[each[1]]) != each[2]) return false;
-  at::AutoDispatchBelowADInplaceOrView below;
-  auto options = at::TensorOptions().device(kind.device);
-  tensors.resize(kind.slots);
-  size_t number = 0;
-  for (auto& each : pass.memory) {
-    auto type = static_cast<at::ScalarType>(kind.types[number++]);
-    tensors[each.slot] = at::empty_strided(each.sizes, each.strides, options.dtype(type));
-    places[each.slot] = reinterpret_cast<int64_t>(tensors[each.slot].data_ptr());
-  }
-  variable_list rooms;
-  for (auto words : pass.rooms) rooms.push_back(at::empty_strided({words}, {1}, options.dtype(at::kFloat)));
-  for (auto& each : pass.begins) places[each[0]] = reinterpret_cast<int64_t>(rooms[each[1]].data_ptr()) + each[2];
-  give(pass, places, stream);
-  for (auto& each : pass.views) {
-    if (each.slot < 0) { results.emplace_back(); continue; }
-    auto& one = tensors[each.slot];
-    results.push_back(each.whole ? one : one.as_strided(each.sizes, each.strides, one.storage_offset() + each.offset));
-  }
-  return true;
-}
 
 // ---- the function of autograd
 
 static at::Stream stream_of(const Tensor& x) { return c10::impl::VirtualGuardImpl(x.device().type()).getStream(x.device()); }
 
+struct State : torch::CustomClassHolder {  // what the backward pass of one call needs
+  std::shared_ptr<Prepared> prepared;
+  Number stream, its_number;
+};
+
 struct Attention : torch::autograd::Function<Attention> {
   struct Given {
-    Tensor prepared;
+    std::shared_ptr<Prepared> prepared;
     variable_list outputs, saved;
-    int64_t stream;
+    Number stream;
   };
 
   static variable_list forward(
       AutogradContext* ctx, Tensor query, Tensor key, Tensor value, std::optional<Tensor> fourth, Given* given) {
     ctx->save_for_backward(given->saved);
-    ctx->saved_data["prepared"] = given->prepared;
-    ctx->saved_data["stream"] = given->stream;
-    ctx->saved_data["number of the stream"] = static_cast<int64_t>(stream_of(query).id());
+    auto state = c10::make_intrusive<State>();
+    state->prepared = given->prepared, state->stream = given->stream;
+    state->its_number = stream_of(query).id();
+    ctx->saved_data["state"] = c10::IValue::make_capsule(std::move(state));
     ctx->set_materialize_grads(false);
     return given->outputs;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    auto& prepared = **reinterpret_cast<Prepared**>(ctx->saved_data["prepared"].toTensor().data_ptr());
+    auto held = ctx->saved_data["state"].toCapsule();
+    auto& state = static_cast<State&>(*held);
+    auto& prepared = *state.prepared;
     std::vector<bool> needed;
     for (int at = 0; at < 4; ++at) needed.push_back((at < 3 || prepared.fourth) && ctx->needs_input_grad(at));
     variable_list made, saved = ctx->get_saved_variables();
     bool any = grads[0].defined() || (grads.size() > 1 && grads[1].defined());
-    if (any && !(ready(ctx, prepared, grads, saved, needed) && alone(ctx, prepared, grads[0], saved, made)))
+    if (any && !(ready(state, grads, saved, needed) && alone(state, grads[0], saved, made)))
       made = by_python(prepared, grads, saved, needed);
     made.resize(5);
     for (int at = 0; at < 4; ++at)
@@ -182,26 +100,26 @@ struct Attention : torch::autograd::Function<Attention> {
   }
 
   // Whether these are the tensors that a pass was prepared for, and nothing traces or transforms what is done with them.
-  static bool ready(AutogradContext* ctx, const Prepared& prepared, const variable_list& grads, const variable_list& saved, const std::vector<bool>& needed) {
+  static bool ready(const State& state, const variable_list& grads, const variable_list& saved, const std::vector<bool>& needed) {
     auto usual = c10::default_included_set | c10::autocast_dispatch_keyset;
     if (!on || at::GradMode::is_enabled() || !(c10::impl::tls_local_dispatch_key_set().included_ - usual).empty()) return false;
+    auto& prepared = *state.prepared;
     auto& grad = grads[0];
     if (!grad.defined() || (grads.size() > 1 && grads[1].defined()) || (needed[3] && !prepared.taught)) return false;
     if (!(needed[0] || needed[1] || needed[2])) return false;
     auto& like = saved[0];
     if (grad.key_set() != like.key_set() || grad.dtype() != like.dtype() || grad.device() != like.device()) return false;
-    for (size_t at = 0; at < saved.size(); ++at)
-      if (!prepared.saved[at].still(saved[at], grad.device())) return false;
+    if (!prepared.as_it_was(saved)) return false;
     if (grad.strides() != at::IntArrayRef(prepared.strides) || grad._fw_grad(0).defined()) return false;
     c10::impl::VirtualGuardImpl guard(grad.device().type());
-    return guard.getDevice() == grad.device() && stream_of(grad).id() == ctx->saved_data["number of the stream"].toInt();
+    return guard.getDevice() == grad.device() && stream_of(grad).id() == state.its_number;
   }
 
-  static bool alone(AutogradContext* ctx, const Prepared& prepared, const Tensor& grad, const variable_list& saved, variable_list& made) {
+  static bool alone(const State& state, const Tensor& grad, const variable_list& saved, variable_list& made) {
     variable_list inputs{grad, Tensor()};
     inputs.insert(inputs.end(), saved.begin(), saved.end());
     try {
-      return make(*prepared.pass, std::move(inputs), ctx->saved_data["stream"].toInt(), made);
+      return make(*state.prepared->pass, std::move(inputs), state.stream, made);
     } catch (const c10::OutOfMemoryError&) {  // other kernels may need less
       return false;
     }
@@ -212,78 +130,18 @@ struct Attention : torch::autograd::Function<Attention> {
 
 // ---- Python
 
-struct Object {  // a reference that is given back
-  PyObject* is;
-  explicit Object(PyObject* is) : is(is) { if (!is) throw python_error(); }
-  Object(const Object&) = delete;
-  ~Object() { Py_DECREF(is); }
-};
-
-static PyObject* tuple_of(const variable_list& tensors) {
-  PyObject* made = PyTuple_New(tensors.size());
-  for (size_t at = 0; at < tensors.size(); ++at) PyTuple_SET_ITEM(made, at, THPVariable_Wrap(tensors[at]));
-  return made;
-}
-
-static variable_list tensors_of(PyObject* several) {
-  variable_list found;
-  for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(several); ++at) {
-    PyObject* each = PyTuple_GET_ITEM(several, at);
-    found.push_back(each == Py_None ? Tensor() : THPVariable_Unpack(each));
-  }
-  return found;
-}
-
 variable_list Attention::by_python(const Prepared& prepared, const variable_list& grads, const variable_list& saved, const std::vector<bool>& needed) {
   pybind11::gil_scoped_acquire acquired;
   try {
     Object one(tuple_of(grads)), two(tuple_of(saved)), three(PyTuple_New(4));
     for (int at = 0; at < 4; ++at) PyTuple_SET_ITEM(three.is, at, PyBool_FromLong(needed[at]));
-    Object made(PyObject_CallFunctionObjArgs(prepared.otherwise, one.is, two.is, three.is, nullptr));
+    PyObject* as_it_was = prepared.as_it_was(saved) ? Py_True : prepared.as_it_was(saved, true) ? Py_False : Py_None;
+    Object made(PyObject_CallFunctionObjArgs(prepared.later, prepared.known, as_it_was, one.is, two.is, three.is, nullptr));
     return tensors_of(made.is);
   } catch (python_error& error) {
     error.persist();
     throw;
   }
-}
-
-static int64_t number(PyObject* x) {
-  int64_t found = PyLong_AsLongLong(x);
-  if (found == -1 && PyErr_Occurred()) throw python_error();
-  return found;
-}
-
-static PyObject* item(PyObject* several, Py_ssize_t at) {
-  TORCH_CHECK(PyTuple_Check(several) && at < PyTuple_GET_SIZE(several), "a tuple is not as it should be");
-  return PyTuple_GET_ITEM(several, at);
-}
-
-template <class F>
-static auto each_of(PyObject* several, F f) {
-  std::vector<decltype(f(several))> found;
-  TORCH_CHECK(PyTuple_Check(several), "a tuple is expected");
-  for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(several); ++at) found.push_back(f(PyTuple_GET_ITEM(several, at)));
-  return found;
-}
-
-static Numbers numbers(PyObject* x) { return each_of(x, number); }
-
-template <class T>
-static PyObject* held(std::shared_ptr<T> x) {
-  return PyCapsule_New(new std::shared_ptr<T>(std::move(x)), nullptr, [](PyObject* capsule) {
-    delete static_cast<std::shared_ptr<T>*>(PyCapsule_GetPointer(capsule, nullptr));
-  });
-}
-
-template <class T>
-static std::shared_ptr<T> in(PyObject* capsule) {
-  return *static_cast<std::shared_ptr<T>*>(PyCapsule_GetPointer(capsule, nullptr));
-}
-
-static void let_go(PyObject* x) {
-  if (!Py_IsInitialized()) return;
-  pybind11::gil_scoped_acquire acquired;
-  Py_DECREF(x);
 }
 
 // kind(driver, commands, streams, inputs, types, alike, slots, like, kept)
@@ -294,101 +152,242 @@ static PyObject* kind(PyObject*, PyObject* const* given, Py_ssize_t) {
   auto by = numbers(given[0]);
   std::memcpy(&made->by, by.data(), sizeof(Driver));
   made->commands = each_of(given[1], [](PyObject* x) {
-    return Command{PyUnicode_AsUTF8(item(x, 0)), number(item(x, 1)), number(item(x, 2)), numbers(item(x, 3))};
+    return Command{PyUnicode_AsUTF8(item(x, 0))[0], number(item(x, 1)), number(item(x, 2)), numbers(item(x, 3))};
   });
   made->streams = numbers(given[2]);
   made->inputs = numbers(given[3]);
   for (auto& each : tensors_of(given[4])) made->types.push_back(static_cast<int64_t>(each.scalar_type()));
-  made->alike = each_of(given[5], numbers);
+  made->alike = threes(given[5]);
   made->slots = number(given[6]);
   made->device = THPVariable_Unpack(given[7]).device();
   return held(made);
   END_HANDLE_TH_ERRORS
 }
 
-// made(kind, words, places, fills, memory, rooms, begins, views)
-static PyObject* made(PyObject*, PyObject* const* given, Py_ssize_t) {
+// boxes(driver, type, swizzle, nan, sides): descriptors of a kind
+static PyObject* boxes(PyObject*, PyObject* const* given, Py_ssize_t) {
   HANDLE_TH_ERRORS
-  auto made = std::make_shared<Pass>();
-  made->kind = in<Kind>(given[0]);
-  made->words.assign(PyBytes_AS_STRING(given[1]), PyBytes_GET_SIZE(given[1]));
-  made->places = each_of(given[2], numbers);
-  made->fills = each_of(given[3], numbers);
-  made->memory = each_of(given[4], [](PyObject* x) {
-    return Memory{number(item(x, 0)), numbers(item(x, 1)), numbers(item(x, 2))};
-  });
-  made->rooms = numbers(given[5]);
-  made->begins = each_of(given[6], numbers);
-  made->views = each_of(given[7], [](PyObject* x) {
-    if (x == Py_None) return View{-1, 0, true, {}, {}};
-    bool whole = item(x, 2) == Py_None;
-    return View{number(item(x, 0)), number(item(x, 1)), whole, whole ? Numbers() : numbers(item(x, 2)), numbers(item(x, 3))};
-  });
+  auto made = std::make_shared<Boxes>();
+  auto by = numbers(given[0]);
+  std::memcpy(&made->by, by.data(), sizeof(Driver));
+  made->type = number(given[1]), made->swizzle = number(given[2]), made->nan = number(given[3]);
+  for (auto each : numbers(given[4])) made->sides.push_back(each);
   return held(made);
   END_HANDLE_TH_ERRORS
+}
+
+// family(kind, axes, boxes, script, form): of what `Script.registers` gives
+static PyObject* family(PyObject*, PyObject* const* given, Py_ssize_t) {
+  HANDLE_TH_ERRORS
+  auto made = std::make_shared<Family>();
+  made->kind = in<Kind>(given[0]);
+  made->axes = each_of(given[1], numbers);
+  made->boxes = each_of(given[2], in<Boxes>);
+  PyObject *script = given[3], *all = given[4], *commands = item(all, 0), *rooms = item(all, 2);
+  made->script.sizes = number(item(script, 0));
+  made->script.lines = each_of(item(script, 1), [](PyObject* x) {
+    return Line{PyUnicode_AsUTF8(item(x, 0))[0], size_t(number(item(x, 1))), size_t(number(item(x, 2))), number(item(x, 3)) != 0};
+  });
+  made->script.constants = numbers(item(script, 2));
+  Form& form = made->form;
+  form.words = numbers(item(commands, 0)), form.places = threes(item(commands, 1)), form.fills = threes(item(commands, 3));
+  form.boxes = each_of(item(commands, 2), [](PyObject* x) {
+    auto found = numbers(item(x, 0)), strides = numbers(item(x, 1));
+    found.insert(found.end(), strides.begin(), strides.end());
+    return found;
+  });
+  form.memory = each_of(item(all, 1), [](PyObject* x) {
+    return Memory{number(item(x, 0)), numbers(item(x, 1)), numbers(item(x, 2))};
+  });
+  form.rooms = numbers(item(rooms, 0)), form.begins = threes(item(rooms, 1));
+  for (int of : {3, 4})  // results, and whether promises hold
+    for (auto& each : each_of(item(all, of), view)) form.views.push_back(each);
+  made->close();
+  return held(made);
+  END_HANDLE_TH_ERRORS
+}
+
+// found(families, inputs): the number of the first family that decides so, and its pass; None if there is none, and
+// False if Python is to say
+static PyObject* found(PyObject*, PyObject* const* given, Py_ssize_t) {
+  HANDLE_TH_ERRORS
+  std::shared_ptr<Pass> pass;
+  size_t which;
+  auto outcome = find(each_of(given[0], in<Family>), each_laid(tensors_of(given[1])), pass, which);
+  if (outcome == Outcome::beyond) Py_RETURN_FALSE;
+  if (outcome == Outcome::other) Py_RETURN_NONE;
+  return Py_BuildValue("(nN)", static_cast<Py_ssize_t>(which), held(pass));
+  END_HANDLE_TH_ERRORS
+}
+
+// told(pass): its values in the places of the form that `family` was given, with the words as bytes
+static PyObject* told(PyObject*, PyObject* const* given, Py_ssize_t) {
+  HANDLE_TH_ERRORS
+  auto pass = in<Pass>(given[0]);
+  Form form = pass->family->form;
+  form.each([&](Number& each) { each = pass->values[each]; });
+  std::string words = pass->maps;
+  words.append(reinterpret_cast<const char*>(form.words.data()), form.words.size() * word_bytes);
+  pybind11::list memory, views;
+  for (auto& each : form.memory) memory.append(pybind11::make_tuple(each.slot, each.sizes, each.strides));
+  for (auto& each : form.views) {
+    pybind11::object sizes = each.whole ? pybind11::object(pybind11::none()) : pybind11::cast(each.sizes);
+    views.append(each.there ? pybind11::object(pybind11::make_tuple(each.slot, each.offset, sizes, each.strides)) : pybind11::none());
+  }
+  return pybind11::make_tuple(pybind11::bytes(words), form.places, form.fills, memory, form.rooms, form.begins, views).release().ptr();
+  END_HANDLE_TH_ERRORS
+}
+
+// Make a pass; false where another way is to be taken. Whether promises hold is what is returned behind the results.
+static bool made(const Pass& pass, const variable_list& inputs, Number stream, variable_list& results) {
+  {
+    pybind11::gil_scoped_release released;
+    try {
+      if (!make(pass, inputs, stream, results)) return false;
+    } catch (const c10::OutOfMemoryError&) {  // other kernels may need less
+      return false;
+    }
+  }
+  PyObject *sentences = item(pass.family->kind->kept, 1), *promise = item(pass.family->kind->kept, 2);
+  size_t first = results.size() - PyTuple_GET_SIZE(sentences);
+  for (size_t at = first; at < results.size(); ++at) {
+    Object holds(THPVariable_Wrap(results[at]));
+    Object none(PyObject_CallFunctionObjArgs(promise, holds.is, item(sentences, at - first), nullptr));
+  }
+  results.resize(first);
+  return true;
 }
 
 // run(pass, inputs, stream): results, or None where another way is to be taken
 static PyObject* run(PyObject*, PyObject* const* given, Py_ssize_t) {
   HANDLE_TH_ERRORS
-  auto pass = in<Pass>(given[0]);
-  auto inputs = tensors_of(given[1]);
-  auto stream = number(given[2]);
   variable_list results;
-  bool right = false;
-  {
-    pybind11::gil_scoped_release released;
-    try {
-      right = make(*pass, std::move(inputs), stream, results);
-    } catch (const c10::OutOfMemoryError&) {
-    }
-  }
-  if (right) return tuple_of(results);
+  if (made(*in<Pass>(given[0]), tensors_of(given[1]), number(given[2]), results)) return tuple_of(results);
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
 
-// prepared(pass, strides, saved, fourth, taught, otherwise): a tensor that holds this
+// prepared(pass, like, saved, fourth, taught, later, known); like: a tensor that lies as the gradient of O
 static PyObject* prepared(PyObject*, PyObject* const* given, Py_ssize_t) {
   HANDLE_TH_ERRORS
-  auto* made = new Prepared{0, in<Pass>(given[0]), numbers(given[1]), {}, given[3] == Py_True, given[4] == Py_True, given[5]};
-  for (auto& each : tensors_of(given[2])) made->saved.push_back(Lying::of(each));
-  Py_INCREF(made->otherwise);
-  made->self = reinterpret_cast<int64_t>(made);
-  auto gone = [](void* x) {
-    auto* made = reinterpret_cast<Prepared*>(*static_cast<int64_t*>(x));
-    let_go(made->otherwise);
-    delete made;
-  };
-  return THPVariable_Wrap(at::from_blob(&made->self, {1}, gone, at::TensorOptions().dtype(at::kLong)));
+  return held(std::make_shared<Prepared>(
+      in<Pass>(given[0]), THPVariable_Unpack(given[1]).strides(), tensors_of(given[2]), given[3] == Py_True, given[4] == Py_True, given[5], given[6]));
   END_HANDLE_TH_ERRORS
+}
+
+static variable_list attach(std::shared_ptr<Prepared> prepared, const variable_list& x, variable_list outputs, variable_list saved, Number stream) {
+  Attention::Given rest{std::move(prepared), std::move(outputs), std::move(saved), stream};
+  return Attention::apply(x[0], x[1], x[2], x[3].defined() ? std::optional<Tensor>(x[3]) : std::nullopt, &rest);
 }
 
 // attached(prepared, inputs, outputs, saved, stream): the outputs, with gradients
 static PyObject* attached(PyObject*, PyObject* const* given, Py_ssize_t) {
   HANDLE_TH_ERRORS
-  auto inputs = tensors_of(given[1]);
-  Attention::Given rest{THPVariable_Unpack(given[0]), tensors_of(given[2]), tensors_of(given[3]), number(given[4])};
-  auto fourth = inputs[3].defined() ? std::optional<Tensor>(inputs[3]) : std::nullopt;
-  return tuple_of(Attention::apply(inputs[0], inputs[1], inputs[2], fourth, &rest));
+  return tuple_of(attach(in<Prepared>(given[0]), tensors_of(given[1]), tensors_of(given[2]), tensors_of(given[3]), number(given[4])));
   END_HANDLE_TH_ERRORS
 }
 
-// symbols(inputs, axes of lengths by the number of axes): as `lengths.symbols_of`
-static PyObject* symbols(PyObject*, PyObject* const* given, Py_ssize_t) {
+// ---- whole calls, of which the first result of the forward pass alone is wanted
+
+struct Calls {  // that are alike but for lengths and strides
+  std::vector<std::shared_ptr<Family>> forward, backward;
+  Numbers saved, taken;  // what is saved, and what the backward pass takes of it: inputs, results behind them, or -1
+  Numbers order;  // axes of the gradient of O in memory; none if it lies as O does
+  bool taught;
+  PyObject* later;  // None if no gradient is wanted
+
+  Calls() : later(nullptr) {}
+  Calls(const Calls&) = delete;
+  ~Calls() { if (later) let_go(later); }
+};
+
+struct Call {  // of known sizes; without a backward pass if no gradient is wanted
+  std::shared_ptr<Calls> of;
+  std::shared_ptr<Pass> forward;
+  std::shared_ptr<Prepared> prepared;
+};
+
+// Inputs and results at some places.
+template <class T>
+static std::vector<T> at_places(const Numbers& places, const std::vector<T>& inputs, const std::vector<T>& results, const T& nothing) {
+  std::vector<T> found;
+  for (auto at : places)
+    found.push_back(at < 0 ? nothing : at < Number(inputs.size()) ? inputs[at] : results[at - inputs.size()]);
+  return found;
+}
+
+// O of a call, with gradients if it has a backward pass.
+static PyObject* out_of(const Call& call, const variable_list& inputs, variable_list& results, Number stream) {
+  if (!call.prepared) return THPVariable_Wrap(results[0]);
+  auto saved = at_places(call.of->saved, inputs, results, Tensor());
+  return THPVariable_Wrap(attach(call.prepared, inputs, {results[0]}, std::move(saved), stream)[0]);
+}
+
+// The backward pass that follows a forward pass; nothing if there is none.
+static std::shared_ptr<Pass> following(const Calls& of, const Pass& forward, const variable_list& inputs, Few& strides) {
+  std::vector<Laid> results, taken{forward.result(0), Laid{{}, {}, false}};
+  for (size_t at = 0; at < forward.family->form.views.size(); ++at) results.push_back(forward.result(at));
+  Number words = 1;
+  for (size_t at = of.order.size(); at-- > 0; words *= taken[0].sizes[of.order[at]]) taken[0].strides[of.order[at]] = words;
+  strides = taken[0].strides;
+  for (auto& each : at_places(of.taken, each_laid(inputs), results, Laid{{}, {}, false})) taken.push_back(each);
+  std::shared_ptr<Pass> pass;
+  size_t which;
+  return find(of.backward, taken, pass, which) == Outcome::found ? pass : nullptr;
+}
+
+// calls(forward families, backward families, saved, taken, order, taught, later)
+static PyObject* calls(PyObject*, PyObject* const* given, Py_ssize_t) {
   HANDLE_TH_ERRORS
-  Numbers found;
-  auto long_ones = each_of(given[1], numbers);
-  for (auto& each : tensors_of(given[0])) {
-    if (!each.defined()) continue;
-    if (each.dim() < static_cast<int64_t>(long_ones.size()))
-      for (auto at : long_ones[each.dim()]) found.push_back(each.size(at));
-    auto strides = each.strides();
-    found.insert(found.end(), strides.begin(), strides.end() - (each.dim() > 0));
+  auto made = std::make_shared<Calls>();
+  made->forward = each_of(given[0], in<Family>), made->backward = each_of(given[1], in<Family>);
+  made->saved = numbers(given[2]), made->taken = numbers(given[3]), made->order = numbers(given[4]);
+  made->taught = given[5] == Py_True;
+  Py_INCREF(made->later = given[6]);
+  return held(made);
+  END_HANDLE_TH_ERRORS
+}
+
+// call(calls, forward pass, prepared or None): a call of known sizes
+static PyObject* call(PyObject*, PyObject* const* given, Py_ssize_t) {
+  HANDLE_TH_ERRORS
+  return held(std::make_shared<Call>(Call{
+      in<Calls>(given[0]), in<Pass>(given[1]), given[2] == Py_None ? nullptr : in<Prepared>(given[2])}));
+  END_HANDLE_TH_ERRORS
+}
+
+// first(calls, inputs, stream, known): O of new sizes, and the call for others of these; or None
+static PyObject* first(PyObject*, PyObject* const* given, Py_ssize_t) {
+  HANDLE_TH_ERRORS
+  auto call = std::make_shared<Call>(Call{in<Calls>(given[0])});
+  auto inputs = tensors_of(given[1]);
+  auto stream = number(given[2]);
+  variable_list results;
+  size_t which;
+  if (find(call->of->forward, each_laid(inputs), call->forward, which) != Outcome::found) Py_RETURN_NONE;
+  Few strides;
+  bool wanted = call->of->later != Py_None;
+  auto pass = wanted ? following(*call->of, *call->forward, inputs, strides) : nullptr;
+  if ((wanted && !pass) || !made(*call->forward, inputs, stream, results)) Py_RETURN_NONE;
+  if (wanted) {
+    auto saved = at_places(call->of->saved, inputs, results, Tensor());
+    call->prepared = std::make_shared<Prepared>(
+        pass, strides, saved, inputs[3].defined(), call->of->taught, call->of->later, given[3]);
   }
-  Object made(PyList_New(found.size()));
-  for (size_t at = 0; at < found.size(); ++at) PyList_SET_ITEM(made.is, at, PyLong_FromLongLong(found[at]));
-  return Py_NewRef(made.is);
+  Object out(out_of(*call, inputs, results, stream));
+  return Py_BuildValue("(ON)", out.is, held(call));
+  END_HANDLE_TH_ERRORS
+}
+
+// again(call, inputs, stream): O of sizes that are known; or None
+static PyObject* again(PyObject*, PyObject* const* given, Py_ssize_t) {
+  HANDLE_TH_ERRORS
+  auto call = in<Call>(given[0]);
+  auto inputs = tensors_of(given[1]);
+  auto stream = number(given[2]);
+  variable_list results;
+  if (!made(*call->forward, inputs, stream, results)) Py_RETURN_NONE;
+  return out_of(*call, inputs, results, stream);
   END_HANDLE_TH_ERRORS
 }
 
@@ -399,6 +398,7 @@ static PyObject* turn(PyObject*, PyObject* x) {
 
 #define METHOD(name) {#name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(name)), METH_FASTCALL, nullptr}
 static PyMethodDef methods[] = {
-    METHOD(kind), METHOD(made), METHOD(run), METHOD(prepared), METHOD(attached), METHOD(symbols), {"turn", turn, METH_O, nullptr}, {}};
+    METHOD(kind), METHOD(boxes), METHOD(family), METHOD(found), METHOD(told), METHOD(run), METHOD(prepared), METHOD(attached),
+    METHOD(calls), METHOD(call), METHOD(first), METHOD(again), {"turn", turn, METH_O, nullptr}, {}};
 static PyModuleDef module = {PyModuleDef_HEAD_INIT, "pebblesim_native", nullptr, -1, methods};
 PyMODINIT_FUNC PyInit_pebblesim_native() { return PyModule_Create(&module); }

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import sysconfig
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -36,9 +37,16 @@ FILLED = "PEBBLESIM_FILL"
 
 NAME = "pebblesim_native"
 SOURCE = Path(__file__).with_name("native.cpp")
+HEADERS = SOURCE.with_name("native_passes.h"), SOURCE.with_name("native_python.h")
 
 FAILED = "failed.txt"
-"""The file beside it with what the compiler says of an error."""
+"""The file beside it with what the compiler says of an error, behind a line that names the compiler as it was."""
+
+A_DAY = 86400
+"""Seconds after which an error is not trusted any more: memory may have been short."""
+
+ASKED = ("CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "GCC_EXEC_PREFIX", "COMPILER_PATH")
+"""Variables that compilers read."""
 
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-w")
 
@@ -54,8 +62,8 @@ def state() -> str:
     """One line: whether the library is used and, if it is not, why."""
     if library is not None:
         return "on"
-    if (why := why_not() or _error) or (failed := folder() / FAILED).exists():
-        return f"off: {why or f'it could not be compiled, see {failed}, and delete it to have it tried again'}"
+    if (why := why_not() or _error) or failed_before(failed := folder() / FAILED):
+        return f"off: {why or f'it could not be compiled, see {failed}, and delete it to have it tried again at once'}"
     when = "loads" if (folder() / f"{NAME}.so").exists() else "begins to compile"
     return f"off: the first call of attention on the GPU {when} it"
 
@@ -69,7 +77,7 @@ def why_not() -> str | None:
         return f"{FILLED} is set"
     if compiler() is None:
         return "there is no compiler of C++ (c++, g++ or clang++)"
-    if (missing := next((each for each in (SOURCE, *_headers()) if not each.exists()), None)) is not None:
+    if (missing := next((each for each in (SOURCE, *HEADERS, *_headers()) if not each.exists()), None)) is not None:
         return f"there is no {missing}"
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
@@ -79,6 +87,23 @@ def why_not() -> str | None:
 def compiler() -> str | None:
     """The compiler of C++, or None."""
     return next((found for name in ("c++", "g++", "clang++") if (found := shutil.which(name))), None)
+
+
+def _of_compiler() -> str:
+    """A line that is another one for another compiler, another version of it, or other variables that it reads."""
+    path = str(compiler())
+    there = os.stat(path) if os.path.exists(path) else None
+    facts = path, *(() if there is None else (there.st_size, there.st_mtime_ns)), *map(os.environ.get, ASKED)
+    return f"{path} {hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}"
+
+
+def failed_before(failed: Path) -> bool:
+    """Whether this compiler could not compile the library within the last day."""
+    try:
+        first, age = failed.read_text(errors="replace").partition("\n")[0], time.time() - failed.stat().st_mtime
+    except OSError:
+        return False
+    return first == _of_compiler() and age < A_DAY
 
 
 def _headers() -> tuple[Path, Path]:
@@ -117,7 +142,8 @@ def folder() -> Path:
     from triton import knobs
 
     of_python = platform.machine(), sys.version
-    facts = SOURCE.read_text(encoding="utf-8"), torch.__version__, torch.version.git_version, *of_python, *FLAGS
+    source = [each.read_text(encoding="utf-8") for each in (SOURCE, *HEADERS)]
+    facts = *source, torch.__version__, torch.version.git_version, *of_python, *FLAGS
     return Path(knobs.cache.dir) / f"{NAME}-{hashlib.sha256('|'.join(map(str, facts)).encode()).hexdigest()[:32]}"
 
 
@@ -127,11 +153,11 @@ def _load(where: Path) -> None:
     made, failed = where / f"{NAME}.so", where / FAILED
     try:
         where.mkdir(parents=True, exist_ok=True)
-        if not made.exists() and not failed.exists():
+        if not made.exists() and not failed_before(failed):
             with (where / "lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 try:
-                    if not made.exists() and not failed.exists():
+                    if not made.exists() and not failed_before(failed):
                         _compile(made, failed)
                 finally:  # also for a process that was forked meanwhile, and has the file open
                     fcntl.flock(lock, fcntl.LOCK_UN)
@@ -151,7 +177,7 @@ def _load(where: Path) -> None:
 
 
 def _compile(made: Path, failed: Path) -> None:
-    """Compile the library; what the compiler says of an error is written, so that no process tries again."""
+    """Compile the library; what the compiler says of an error is written, so that no process tries again soon."""
     new = made.with_suffix(f".{os.getpid()}")
     torch_headers, python_headers = _headers()
     inside = Path(torch.__file__).parent
@@ -168,7 +194,9 @@ def _compile(made: Path, failed: Path) -> None:
     else:
         new.unlink(missing_ok=True)
         if running.returncode > 0:  # and not killed
-            failed.write_bytes(said)
+            part = failed.with_suffix(f".{os.getpid()}")
+            part.write_bytes(f"{_of_compiler()}\n".encode() + said)
+            part.replace(failed)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pebblesim.operator.known import native
 from pebblesim.operator.known.direct import driver
 from pebblesim.operator.known.lengths import Found, Kind, kind_of, symbols_of
 from pebblesim.operator.known.recent import Recent
-from pebblesim.operator.known.symbols import Script, Uncompiled, Untraced
+from pebblesim.operator.known.symbols import Later, Script, Untraced
 from pebblesim.operator.known.tape import Done, Launched, Made, Notes, Step, View, noted, place_of, read
 from pebblesim.operator.launching.boxes import Described
 from pebblesim.operator.launching.fresh import fresh
@@ -41,28 +42,46 @@ class Kinds:
     def __init__(self, function: Callable[..., Results], rest: tuple[Hashable, ...]) -> None:
         """Take what is traced: a function of tensors, and of the rest."""
         self._function, self._rest = function, rest
-        self.traced, self._tries = list[Kind](), TRIES
+        self.traced, self._can = list[Kind](), True
+        self._skipped, self._pause = 0, 1  # calls until the next trace, and before the one behind it
+        self._families: tuple[Any, ...] = ()
+
+    def families(self, by: Any) -> tuple[Any, ...]:
+        """The traced passes as the library in C++ has them; none if it cannot make them."""
+        if len(self._families) < len(self.traced):
+            self._families = tuple([each.family(by) for each in self.traced])
+        return self._families if all(self._families) else ()
 
     def of(self, inputs: Sequence[Tensor | None]) -> Found | None:
         """The pass for tensors of this kind; None if it is not traced."""
-        by, symbols = driver(), symbols_of(inputs)
-        if by is None:
+        if (by := driver()) is None:
             return None
-        for each in self.traced:
-            if (found := each.of(symbols)) is not None:
-                return found
-        if not self._tries or len(self.traced) >= MOST_OF_KIND:
+        known = self._known(inputs)
+        if known is not None or not self._can or len(self.traced) >= MOST_OF_KIND:
+            return known
+        if self._skipped:
+            self._skipped -= 1
             return None
         try:
-            one = Kind.traced(self._function, inputs, self._rest, by)
-        except Uncompiled:  # it is when the pass was made
-            self._tries -= 1
-            return None
+            self.traced.append(Kind.traced(self._function, inputs, self._rest, by))
+        except Later:
+            self._skipped, self._pause = self._pause, min(2 * self._pause, LONGEST)
         except Exception:  # Untraced, or of what takes no number or shadow: the pass itself says what is wrong with it
-            self._tries = 0
-            return None
-        self.traced.append(one)
-        return one.of(symbols)
+            self._can = False
+        return self._known(inputs)
+
+    def _known(self, inputs: Sequence[Tensor | None]) -> Found | None:
+        """The pass, if another one was traced that decides as it does."""
+        if (by := native.library) is not None and (families := self.families(by)):
+            if (found := by.found(families, inputs)) is None:
+                return None
+            if found is not False:
+                return Found(self.traced[found[0]], made=found[1])
+        symbols = symbols_of(inputs)
+        for each in self.traced:
+            if (form := each.of(symbols)) is not None:
+                return Found(each, form)
+        return None
 
 
 class Again:
@@ -112,8 +131,8 @@ _KEPT: Recent[Hashable, Again | Found] = Recent(MOST)
 _KINDS: Recent[Hashable, Kinds] = Recent(MOST)
 """Traced passes by their kind."""
 
-TRIES = 8
-"""Traces that may meet a kernel that is not compiled."""
+LONGEST = 1024
+"""Calls between two traces, at most, where one could not be made for the moment: each time twice as many are let by."""
 
 MOST_OF_KIND = 8
 """Traced passes of a kind whose decisions differ."""
@@ -198,9 +217,8 @@ def again(written: Notes, results: Sequence[View | None], inputs: Sequence[Tenso
     """A pass of which these notes were taken, and which gave these results: by the driver alone, if it can be."""
     if (by := driver()) is not None:
         with suppress(Untraced):
-            found = Kind(written, results, inputs, Script(), by).of(())
-            assert found is not None
-            return found
+            kind = Kind(written, results, inputs, Script(), by)
+            return Found(kind, kind.of(()))
     return Again(written, results, next(each for each in inputs if each is not None).get_device())
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from pebblesim.kernels import releases
-from pebblesim.operator.known.symbols import Number, Uncompiled
+from pebblesim.operator.known.symbols import Later, Number
 from pebblesim.operator.known.tape import notes
 from pebblesim.operator.launching import compiling
 from pebblesim.operator.launching.boxes import Described, Place, start_of
@@ -141,7 +141,7 @@ class Kernel:
         made, written = self._made.get(key), notes()
         if written is not None and written.dry:
             if made is None:
-                raise Uncompiled
+                raise Later
             written.launched(made, grid, arguments)
             return
         if compiling.compiled_only():

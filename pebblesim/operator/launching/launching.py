@@ -22,7 +22,7 @@ from pebblesim.kernels.triton.triton import FAR, SHIFTED
 from pebblesim.operator.cuts import Cut
 from pebblesim.operator.heads import apart as heads_apart
 from pebblesim.operator.heads.parts import bytes_of_parts, long_enough, of_part_of_heads, parts_of_heads
-from pebblesim.operator.known.symbols import Untraced, plain
+from pebblesim.operator.known.symbols import Later, plain
 from pebblesim.operator.known.tape import notes
 from pebblesim.operator.launching import layout
 from pebblesim.operator.launching.boxes import MAKERS, gluon_lost, remembered
@@ -103,7 +103,7 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
 
     Returns:
         L, (batch · kv_heads, n_q · shared), of a forward pass; of a backward pass with sinks the row sums of dO ∘ O,
-        less dL, in as many rows that may lie further apart; else None.
+        less dL, in as many rows that may lie further apart, or in as many for each part of the heads; else None.
     """
     Q = tensors["Q"]
     if Q.is_cuda and Q.device.index != torch.cuda.current_device():
@@ -164,12 +164,12 @@ def groups_of(given: dict[str, Any], results: dict[str, Any], setting: Setting) 
 
 def _heads_apart(given: dict[str, Any], results: dict[str, Any], setting: Setting, parts: int) -> Any:
     """Compute a backward pass whose heads that share keys are in parts."""
-    shared, n = setting.pattern.shared, given["Q"].shape[2]
+    shared = setting.pattern.shared
     own = setting._replace(pattern=of_part_of_heads(setting.pattern, parts), apart=True)
     made = heads_apart.room_for_parts(results, parts)
     rows = compute("backward", heads_apart.given_to_parts(given, shared, parts), made, own)
     heads_apart.add_up(made, results)
-    return None if rows is None else heads_apart.numbers_of_all(rows, n, shared, parts)
+    return rows
 
 
 def _in_parts(given: dict[str, Any], results: dict[str, Any], setting: Setting, cut: Cut) -> Any:
@@ -388,7 +388,7 @@ def _is_short(taken: int, device: Any) -> bool:
     """Whether less memory is free than a pass takes, which then has other kernels, for this moment alone.
 
     Raises:
-        Untraced: it is, and the pass is traced.
+        Later: it is, and the pass is traced.
     """
     if taken <= LEAST_ROOM or torch.cuda.is_current_stream_capturing():
         return False
@@ -397,7 +397,7 @@ def _is_short(taken: int, device: Any) -> bool:
         return False
     if (written := notes()) is not None:  # kernels for this moment are not to be launched again
         if written.dry:
-            raise Untraced
+            raise Later
         written.other = True
     return True
 

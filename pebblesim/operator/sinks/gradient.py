@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pebblesim.kernels.passes.sinks import HIGHEST
+from pebblesim.operator.heads.apart import numbers_of_all
 from pebblesim.operator.launching import layout
 
 
@@ -21,7 +22,8 @@ def gradient_of_sinks(
     """The gradient of sinks, in their shape and type, rounded once after the sum.
 
     Args:
-        v: the row sums of dO ∘ O less dL, (batch · kv_heads, numbers of the queries that see a key, and more).
+        v: the row sums of dO ∘ O less dL, (batch · kv_heads, numbers of the queries that see a key, and more), or such
+            rows for each part of the heads that share keys.
         L: to base 2, with sinks, (batch · kv_heads, n_q · shared).
         grad_L: that of the natural L, as L, or None.
         sinks: (heads,), or (batch, heads).
@@ -30,12 +32,17 @@ def gradient_of_sinks(
     """
     shared = sinks.shape[-1] // kv_heads
     seeing = slice(queries.start * shared, queries.stop * shared)
-    of_seeing, v = L[:, seeing], v[:, : seeing.stop - seeing.start]
-    others = None if grad_L is None or v.shape == L.shape else [grad_L[:, : seeing.start], grad_L[:, seeing.stop :]]
+    parts = max(v.shape[0] // max(L.shape[0], 1), 1)
+    of_seeing, v = L[:, seeing], v[:, : (seeing.stop - seeing.start) // parts]
+    others = (
+        None if grad_L is None or of_seeing.shape == L.shape else [grad_L[:, : seeing.start], grad_L[:, seeing.stop :]]
+    )
     if layout.on_gpu(v) and v.numel() and others is None:
         from pebblesim.operator.sinks.kernel import summed
 
         return summed(v, of_seeing, sinks, kv_heads)
+    if parts > 1:
+        v = numbers_of_all(v, queries.stop - queries.start, shared, parts)
     s = (sinks.to(L.dtype) * log2(e)).clamp(max=HIGHEST).reshape(-1, kv_heads, 1, shared)
     less, of_rows = (each.reshape(-1, kv_heads, v.shape[1] // shared, shared) for each in (v, of_seeing))
     made = -(torch.exp2(s - of_rows).nan_to_num() * less).sum(2)  # not a number: no key, and s = -∞

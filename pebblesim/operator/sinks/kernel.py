@@ -20,12 +20,13 @@ QUERIES, WARPS = 4096, 16
 
 SIDE, TO_BASE_2, MOST = tl.constexpr(QUERIES), tl.constexpr(log2(e)), tl.constexpr(HIGHEST)
 
-NUMBERS = ["queries", "n", "kv_heads", "shared", "v_row", "L_row", "apart"]
+NUMBERS = ["queries", "n", "kv_heads", "shared", "each", "v_row", "L_row", "apart"]
 
 
 @triton.jit(do_not_specialize=NUMBERS)
-def sums(v, L, s, made, queries, n, kv_heads, shared, v_row, L_row, apart):  # type: ignore[no-untyped-def]
-    """The sum over `queries`, n of each batch, of a head and of a group of batches with the same sinks.
+def sums(v, L, s, made, queries, n, kv_heads, shared, each, v_row, L_row, apart):  # type: ignore[no-untyped-def]
+    """The sum over `queries`, n of each batch, of a head and of a group of batches with the same sinks; rows of L have
+    numbers of `shared` heads, and those of v of `each`, a part of them.
 
     Batches are found by a division in float32, which is off by one at most; of integers it would take longer than the
     rest.
@@ -38,10 +39,10 @@ def sums(v, L, s, made, queries, n, kv_heads, shared, v_row, L_row, apart):  # t
         inside = number < queries
         batch = (number.to(tl.float32) / n).to(tl.int32)
         batch += tl.where(batch * n > number, -1, tl.where((batch + 1) * n <= number, 1, 0))
-        row = (group * (queries // n) + batch).to(tl.int64) * kv_heads + head // shared
-        at = (number - batch * n) * shared + head % shared
-        less = tl.load(v + row * v_row + at, mask=inside, other=0.0)
-        of_query = tl.load(L + row * L_row + at, mask=inside, other=0.0)
+        heads = (group * (queries // n) + batch).to(tl.int64) * kv_heads * shared + head  # those before this one
+        i = number - batch * n
+        less = tl.load(v + heads // each * v_row + i * each + head % each, mask=inside, other=0.0)
+        of_query = tl.load(L + heads // shared * L_row + i * shared + head % shared, mask=inside, other=0.0)
         share = tl.where(of_query == float("-inf"), 0.0, tl.math.exp2(sink - of_query))
         total -= tl.where(inside, share * less, 0.0)
     tl.store(made + group * shared * kv_heads + head, tl.sum(total, axis=0))
@@ -55,11 +56,12 @@ def summed(v: Tensor, L: Tensor, sinks: Tensor, kv_heads: int) -> Tensor:
 
     `v`, `L`: as of `gradient_of_sinks`, for the queries that see a key; numbers of a row are next to each other.
     """
+    each = L.shape[0] * (sinks.shape[-1] // kv_heads) // v.shape[0]
     sinks = sinks if sinks.stride(-1) == 1 else sinks.contiguous()
-    heads, batch, groups = sinks.shape[-1], v.shape[0] // kv_heads, sinks.shape[:-1].numel()
+    heads, batch, groups = sinks.shape[-1], L.shape[0] // kv_heads, sinks.shape[:-1].numel()
     shared = heads // kv_heads
-    n, apart = v.shape[1] // shared, sinks.stride(0) if sinks.dim() > 1 else 0
+    n, apart = v.shape[1] // each, sinks.stride(0) if sinks.dim() > 1 else 0
     made = fresh(sinks.new_empty(sinks.shape))
-    numbers = batch // groups * n, n, kv_heads, shared, v.stride(0), L.stride(0), apart
+    numbers = batch // groups * n, n, kv_heads, shared, each, v.stride(0), L.stride(0), apart
     KERNEL[heads, groups](v, L, sinks, made, *numbers, num_warps=WARPS)
     return made

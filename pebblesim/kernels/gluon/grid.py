@@ -1,0 +1,123 @@
+"""The grid of a Gluon kernel: which tiles a block has, one after the other, and in which order.
+
+Where a block has several tiles, what the next one needs arrives while one ends. Under a mask tiles differ in length:
+those of several heads are in one order, the longest first, and each block has one of them. If a multiprocessor has as
+many as the longest one streams, and L2 all that heads stream, shares are even enough for blocks with several tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from pebblesim.kernels import statements as st
+from pebblesim.kernels.gluon.block import Block
+from pebblesim.kernels.gluon.boxes import SPLIT
+from pebblesim.kernels.gluon.scope import RowsScope
+from pebblesim.kernels.gluon.text import STREAMED_TOGETHER
+from pebblesim.kernels.lowering import Lowering
+from pebblesim.kernels.terms import Name, Number, Term, call, minimum, term
+from pebblesim.kernels.triton.grid import in_groups, longest_last
+from pebblesim.kernels.words import WORDS
+
+
+class Grid(Lowering):
+    """Finds the tile, or the tiles, of a block."""
+
+    scope: RowsScope
+    plan: Block
+
+    @property
+    def number(self) -> Name:
+        """The number of the block's tile."""
+        return self.scope.number_of(self.plan.own)
+
+    @property
+    def streamed_words(self) -> int:
+        """Words of a row of what is streamed, by which heads share L2 under a mask."""
+        parts = self.plan.stay[0].across if self.plan.nest else 1
+        rings = (each for each in self.plan.buffers.values() if each.streamed and not each.vector)
+        return parts * sum(each.width for each in rings)
+
+    @property
+    def beside(self) -> int:
+        """Tiles of the grid with the same rows: one, if it has one dimension."""
+        return 1
+
+    def grid(self) -> tuple[list[str], str]:
+        """The lines of `run` that find the grid, and the grid."""
+        setting, plan, lines = self.setting, self.plan, list[str]()
+        count = f"triton.cdiv({setting.size(plan.own.dim)}, {plan.height})" + f" * {self.beside}" * (self.beside > 1)
+        grid = f"{count} * heads, 1" if self.numbers else f"{count}, heads"
+        size = setting.size(plan.loop.range.dim)
+        streamed = f"({size} * {self.streamed_words * WORDS[setting.dtype]})"
+        if plan.persistent:
+            lines.append("    most = torch.cuda.get_device_properties(device).multi_processor_count")
+            grid = f"min({count} * heads, most), 1"
+        if plan.persistent and setting.mask is not None:
+            longest = f"triton.cdiv({size}, {self.scope.length(plan.loop.range)})"
+            lines.append(f"    blocks = {count} * heads")
+            lines.append(f"    several = triton.cdiv(blocks, most) >= {longest}  # tiles, for shares that are even")
+            grid = f"min(blocks, most) if several and 2 * heads * {streamed} <= {STREAMED_TOGETHER} else blocks, 1"
+        if "together" in self.numbers:
+            lines.append(f"    together = {self.together(streamed)}  # heads whose long tiles come first")
+        return lines, grid
+
+    def together(self, streamed: str) -> str:
+        """How many heads have their tiles in one order: as many as have what they stream in L2, these bytes each."""
+        return f"triton.cdiv(heads, triton.cdiv(heads, max({STREAMED_TOGETHER} // {streamed}, 1)))"
+
+    @property
+    def numbers(self) -> list[str]:
+        """Names of the arguments, besides sizes, by which a block finds its tile."""
+        masked = self.scope.mask is not None
+        return [*["heads"] * (masked or self.plan.persistent), *["together"] * masked]
+
+    def within_tile(self, body: list[st.Statement]) -> list[st.Statement]:
+        """The statements of a role: those of a tile, behind those that find it, for each tile of the block."""
+        scope, plan, name = self.scope, self.plan, self.number.id
+        if not self.numbers:
+            head = st.Let(("head", name), (call("program_id", 1), call("program_id", 0)))
+            return [head, *self.split_head(), *body]
+        each = [*self.placed(term("tile"))]
+        if longest_last(scope.launch, scope.launch.grid[0], scope.mask):
+            each.append(st.Let((name,), (term("tiles") - 1 - self.number,)))
+        each += [*self.split_head(), *body]
+        opening = [*scope.opening(), *self.counted()]
+        if not plan.persistent:
+            return [*opening, st.Let(("tile",), (call("program_id", 0),)), *each]
+        blocks, many = call("num_programs", 0), self.of_head * "heads"
+        turn = st.Let(("turn",), (term("tile") // blocks,))
+        filled = st.Let(("filled",), (self.fills(),), more=True)
+        loop = st.For("tile", call("program_id", 0), many, (turn, *each, filled), step=blocks)
+        return [*opening, st.Let(("filled",), (Number(0),), "slots of each ring before a tile"), loop]
+
+    def counted(self) -> list[st.Statement]:
+        """The statements that count the tiles of a side of a head."""
+        return [st.Let(("tiles",), (self.scope.count(self.plan.own),))]
+
+    @property
+    def of_head(self) -> Term:
+        """The number of tiles of a head."""
+        return term("tiles")
+
+    def placed(self, own: Term) -> Iterable[st.Statement]:
+        """The statements that find the head and the tile of a number of the grid."""
+        name, tiles = self.number.id, self.of_head
+        if self.scope.mask is None:
+            return [st.Let(("head", name), (own // tiles, own % tiles))]
+        return longest_first(name, own, tiles)
+
+    def fills(self) -> Term:
+        """How many slots of each ring are filled for a tile."""
+        return self.scope.streamed_before(self.scope.limits()[1])
+
+    def split_head(self) -> list[st.Statement]:
+        """Find the batch and the head of keys of matrices with strides."""
+        return [SPLIT] if self.setting.strides.of else []
+
+
+def longest_first(name: str, own: Term, tiles: Term) -> Iterator[st.Let]:
+    """Find the head and the tile that a number stands for, of so many of each head: those of several heads together."""
+    together, note = term("together"), "heads whose long tiles come first"
+    side = minimum(term("heads") - term("group") * together, together)
+    return in_groups(("head", name), own, tiles * together, together, side, note)
