@@ -75,35 +75,6 @@ def A_1_loads(Q_tiles, K_tiles, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free
 @gluon.jit
 def A_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, A_tile, turns, A_tiles, a_ptr, l_m_ptr, L_ptr, n_q, n_k, heads, together, own):
     tiles = gl.cdiv(n_q, 128)
-<<<<<<< HEAD
-    tile = gl.program_id(0)
-    group, rank = tile // (tiles * together), tile % (tiles * together)
-    side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
-    head, i = group * together + rank % side, rank // side
-    i = tiles - 1 - i
-    batch, key_head = head // own, head % own
-    l_m_at = l_m_ptr + gl.cast(head, gl.int64) * n_q
-    L_at = L_ptr + gl.cast(head, gl.int64) * n_q
-    a_at = a_ptr + gl.cast(head, gl.int64) * gl.cdiv(n_k, 128) * (gl.cdiv(n_q, 16) * 16)
-    part = i * 2 + w  # these 64 rows of tile i
-    at_i = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, tile_128))
-    Q_i_kept = ()  # in registers
-    for k in gl.static_range(4):
-        mbarrier.wait(Q_i_full.index(k % 4), (k // 4) & 1)
-        Q_i_kept += (Q_i.index(k % 4).reshape([128, 64]).slice(w * 64, 64).load(gl.DotOperandLayout(0, tile_128, 2)),)
-        fence_async_shared()
-        mbarrier.arrive(Q_i_free.index(k % 4), count=1)
-    for k in gl.static_range(4, 8):
-        mbarrier.wait(Q_i_full.index(k % 4), (k // 4) & 1)
-    l_i = gl.full([64], 0.0, gl.float32, gl.SliceLayout(1, tile_128))
-    m_i = gl.full([64], -float("inf"), gl.float32, gl.SliceLayout(1, tile_128))
-    for j in range(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128))):
-        S_ij = gl.full([64, 128], 0.0, gl.float32, tile_128)
-        if w > 0 and j == 0:
-            mbarrier.wait(turns.index(w - 1), 0)
-        for k in gl.static_range(8):
-            slot, phase = (j * 8 + k) % 8, ((j * 8 + k) // 8) & 1
-=======
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
@@ -120,9 +91,9 @@ def A_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, 
         Q_i_kept = ()  # in registers
         for k in gl.static_range(4):
             slot, phase = (filled * 8 + turn * 4 + k) % 8, ((filled * 8 + turn * 4 + k) // 8) & 1
->>>>>>> main
             mbarrier.wait(K_j_full.index(slot), phase)
             Q_i_kept += (K_j.index(slot).reshape([128, 64]).slice(w * 64, 64).load(gl.DotOperandLayout(0, tile_128, 2)),)
+            fence_async_shared()
             mbarrier.arrive(K_j_free.index(slot), count=1)
         for k in gl.static_range(4, 8):
             mbarrier.wait(Q_i_full.index(k - 4), turn & 1)
