@@ -268,6 +268,59 @@ def slots_are_kept(made: KernelProgram) -> Iterator[str]:
                     yield f"{text(each.barrier)} is free while a product reads it"
 
 
+def _loaded(made: Term | tuple[Term, ...], full: Mapping[str, str]) -> set[Slot]:
+    """The slots, of those that the copy engine fills, from which threads take words into registers."""
+    loads = (each.of for each in walk(made) if isinstance(each, Method) and each.name == "load")
+    return {(name, slot) for each in loads for name, slot in slots(each) if name in full}
+
+
+def reads_are_over(made: KernelProgram) -> Iterator[str]:
+    """A slot that threads read is given back when they have its words, before the copy engine fills it again.
+
+    They have them behind a fence, and behind a store or a wait for a product that takes them or what is made of them:
+    a thread cannot begin these before.
+    """
+    full, known = filled_at(made), dict[str, set[Slot]]()  # by name, slots whose words it may still wait for
+    left, running = set[Slot](), list[set[Slot]]()
+
+    def taken(terms: tuple[Term, ...]) -> set[Slot]:
+        names_in = (each.id for each in walk(terms) if isinstance(each, Name | Held))
+        return _loaded(terms, full).union(*(known.get(name, set()) for name in names_in))
+
+    for each in in_order(made.rows):
+        over = set[Slot]()
+        if isinstance(each, st.Let):
+            left, running = _renamed(left, each), [_renamed(some, each) for some in running]
+            known = {name: _renamed(some, each) for name, some in known.items()}
+            found = [taken((value,)) for value in each.values]
+            known |= {
+                name: some | (known.get(name, set()) if each.more else set())
+                for name, some in zip(each.names, found, strict=True)
+            }
+            left = left.union(*found)
+        elif isinstance(each, st.Map):
+            found_here = taken((each.value,))
+            known[each.to.id] = found_here | (known.get(each.to.id, set()) if each.more else set())
+            left |= found_here
+        elif isinstance(each, st.Issue):
+            running.append(taken((each.left, each.right, each.onto)))
+        elif isinstance(each, st.Settle):
+            done = len(running) - each.left
+            over, running = set[Slot]().union(*running[:done]), running[done:]
+        elif isinstance(each, st.Store | st.Put):
+            over = taken((each.value,))
+        elif isinstance(each, st.Fence):
+            over = {*left}
+        elif isinstance(each, st.Arrive):
+            for name, at in slots(each.barrier):
+                barrier = made.given_back.get(name)
+                for buffer, slot in sorted(left, key=str):
+                    if barrier and (full[buffer], filled_with(made, buffer, barrier, slot)) == (barrier, at):
+                        yield f"{text(each.barrier)} is free while threads may wait for words of {buffer}"
+        left -= over
+        known = {name: some - over for name, some in known.items()}
+
+
 def stores_are_fenced(made: KernelProgram) -> Iterator[str]:
     """Words that threads stored in shared memory are fenced before anybody else is told of them."""
     stored = False
@@ -302,6 +355,7 @@ RULES: tuple[Callable[[KernelProgram], Iterator[str]], ...] = (
     slots_are_there,
     products_are_waited_for,
     slots_are_kept,
+    reads_are_over,
     stores_are_fenced,
     stores_are_used,
     engine_is_waited_for,

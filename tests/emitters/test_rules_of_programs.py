@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from math import prod
 
 import pytest
@@ -13,11 +14,13 @@ from pebblesim.advice.tiles import HOPPER
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.gluon.gluon import gluon, plans
 from pebblesim.kernels.passes.bias import biased
+from pebblesim.kernels.passes.sequences import SEQUENCES
 from pebblesim.kernels.rules import broken
 from pebblesim.kernels.statements import KernelProgram, Statement
 from pebblesim.kernels.words import WORDS
 from pebblesim.language import program as ir
 from pebblesim.language.registry import get
+from pebblesim.operator.bias import programs as of_bias
 
 OF_HOPPER = {name: case for name, case in GOLDENS.items() if name.startswith("gluon") and isinstance(case, Case)}
 ALL = [
@@ -58,6 +61,47 @@ def test_each_program_keeps_the_rules(case: Case) -> None:
     for program in made:
         assert broken(program) == []
         assert 0 < program.shared <= 227 * 1024
+
+
+def with_a_bias() -> dict[str, KernelProgram]:
+    """The programs of kernels in which rows of a bias stay while sequences stream past."""
+    made = {}
+    for which, kernels in {**of_bias.STAYING, of_bias.AT_ONCE: of_bias.at_once(384)}.items():
+        tiling = kernels.tiling
+        sizes = {"n_q": 383, "n_k": 383, "d_k": 32, "d_v": 32, SEQUENCES: 4, **tiling.blocks}
+        options = {"stages": tiling.stages, "shared": 1, "at_once": kernels.sequences}
+        (kernel,) = gluon(of_bias.program(which, kernels), sizes, scale=0.1, **options).kernels
+        made[kernel.name] = kernel.program
+    return made
+
+
+@pytest.mark.parametrize("name", ["flash2_forward", "dK_dV", "dQ_dB"])
+def test_programs_with_a_bias_keep_the_rules(name: str) -> None:
+    """And break one without a statement that they need."""
+    program = with_a_bias()[name]
+    assert broken(program) == []
+    left_out = [(role, each) for role, each in needed(program) if not _of_rows_that_stay(each)]
+    assert len(left_out) > 10
+    for role, each in left_out:
+        assert broken(replace(program, **{role: without(getattr(program, role), each)})), st.printed([each])
+
+
+def _of_rows_that_stay(each: Statement) -> bool:
+    """Whether a statement is one by which warpgroups tell each other of rows of a bias, or of parts of dQ."""
+    return isinstance(each, st.Arrive | st.Wait) and any(name in str(each.barrier) for name in ("bias", "dQ_part"))
+
+
+def test_words_that_threads_read_are_there_when_a_slot_is_given_back() -> None:
+    """Rows of a sequence in registers need a fence; vectors do not, as a product takes them that is waited for."""
+    program = with_a_bias()["dK_dV"]
+    behind = pairwise(st.within(program.rows))
+    (fence,) = (
+        each
+        for each, arrive in behind
+        if isinstance(each, st.Fence) and isinstance(arrive, st.Arrive) and "K_j_free" in repr(arrive)
+    )
+    said = "reads_are_over: K_j_free.index(w) is free while threads may wait for words of {}"
+    assert broken(replace(program, rows=without(program.rows, fence))) == [said.format(name) for name in ("K_j", "V_j")]
 
 
 def without(body: tuple[Statement, ...], left_out: Statement) -> tuple[Statement, ...]:

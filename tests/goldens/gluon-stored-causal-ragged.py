@@ -93,6 +93,7 @@ def A_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, 
             slot, phase = (filled * 8 + turn * 4 + k) % 8, ((filled * 8 + turn * 4 + k) // 8) & 1
             mbarrier.wait(K_j_full.index(slot), phase)
             Q_i_kept += (K_j.index(slot).reshape([128, 64]).slice(w * 64, 64).load(gl.DotOperandLayout(0, tile_128, 2)),)
+            fence_async_shared()
             mbarrier.arrive(K_j_free.index(slot), count=1)
         for k in gl.static_range(4, 8):
             mbarrier.wait(Q_i_full.index(k - 4), turn & 1)

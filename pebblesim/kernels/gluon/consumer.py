@@ -264,9 +264,10 @@ class Consumer(TablesRoles):
         super().ended(done)
 
     def give_back(self, buffer: Buffer, at: Any) -> None:
-        """Give a slot back, once the vectors in it are in registers."""
+        """Give a slot back, once the vectors in it are in registers; some of those that are put off need a fence."""
         for other in self.plan.together(buffer):
             self._fetch(other.read.tile)
+        self.say(*[st.Fence()] * (at == "slot" and _late_alone(self.plan, buffer)))
         super().give_back(buffer, at)
 
     def _note(self, node: ir.Compute) -> None:
@@ -342,3 +343,23 @@ class Consumer(TablesRoles):
             ring = buffer.streamed
             self.say(st.Wait(full.index(at if ring else 0), term(phase) if ring else self.turn))
             self._there.add(buffer.barrier)
+
+
+def _late_alone(plan: Block, buffer: Buffer) -> bool:
+    """Whether a slot has a vector that only products which are put off take, or what is made of it.
+
+    When the slot is given back, threads may still wait for its words.
+    """
+    return any(_put_off(plan, each.read.tile) for each in plan.together(buffer) if each.vector)
+
+
+def _put_off(plan: Block, vector: ir.Tile) -> bool:
+    """Whether all products of an iteration that take a vector, or what is made of it, are put off."""
+    made, taken = {vector}, list[ir.Compute]()
+    for node in plan.loop.body:
+        if isinstance(node, ir.Compute) and any(ref.tile in made for ref in ir.refs(node.expr)):
+            if isinstance(node.expr, ir.MatMul):
+                taken.append(node)
+            else:
+                made.add(node.target.tile)
+    return bool(taken) and all(node in plan.late for node in taken)

@@ -99,7 +99,7 @@ class ScoresRoles(PartsRoles):
             loaded = Items((self._rows_of(self.ring.slot("slot")).call("load", layout),), round=True)
             wait = st.Wait(filled(self.ring.name, "slot"), Name("phase"), line=self.rows.read.line)
             keep = st.Let((name,), (loaded,), more=True)
-            body = (self._slot_of_rows(), wait, keep, st.Arrive(freed(self.ring.name, "slot")))
+            body = (self._slot_of_rows(), wait, keep, st.Fence(), st.Arrive(freed(self.ring.name, "slot")))
             self.say(st.Let((name,), (Items((), round=True),), "in registers"))
             self.say(st.For("k", ZERO, Number(self.kept), body, unrolled=True))
         there = st.Wait(filled(self.rows.name, self._room_of_rows()), term("turn") & 1, line=self.rows.read.line)
