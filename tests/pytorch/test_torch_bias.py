@@ -397,6 +397,16 @@ def test_dQ_and_dB_by_one_kernel(interpreted: None, form: str, most: int, sides:
         assert WORDS["written", "dQ"] == heads * n_q * 16 * batches * number
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_groups_that_share_a_bias_add_to_one_gradient(interpreted: None, at_once: bool, monkeypatch: Any) -> None:
+    """Three groups, one after the other where memory is short: that of one has the shape of the sum of all of them."""
+    monkeypatch.setattr(kernels, "_at_once", lambda *given: at_once)
+    monkeypatch.setattr(pairs_of_call, "multiprocessors", lambda device: 3)
+    monkeypatch.setattr(gradient, "ROOM", 1)
+    monkeypatch.setitem(globals(), "in_groups", lambda bias, query, key: (bias.reshape(1, 1, *bias.shape[-3:]), 1))
+    judge("of all", 20, 24, d=16, d_v=16, dtype=torch.float16, tolerance=2e-2)
+
+
 @pytest.fixture
 def staying(interpreted: None, monkeypatch: Any) -> None:
     """Kernels in which rows of the bias stay, for a few sequences and any number of columns."""

@@ -83,7 +83,7 @@ def write(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: Tenso
         some = slice(first, min(first + most, groups))
         part, found = met[some] if several else met, cast(Tensor | float, 0.0)
         if dQ is not None:
-            found = _with_dQ(pairs, streams, some, bias[some], grouped(dQ)[some], part)
+            found = _with_dQ(pairs, streams, some, bias[some], grouped(dQ)[some], part if several else None)
         each, left = divmod(sequences, parts) if dQ is None else (0, 0)
         for begin, count, length in ((0, parts, each), (parts * each, 1, left))[each == 0 : 1 + (left > 0)]:
             there = direct and several and fits(part) and n_k % WORDS == 0
@@ -107,11 +107,11 @@ def _of_parts(x: Tensor, first: int, number: int) -> Tensor:
     return x[:, first : first + number].reshape(-1, x.shape[-1]).contiguous()
 
 
-def _with_dQ(pairs: Met, streams: Streams, some: slice, bias: Tensor, dQ: Tensor, dB: Tensor) -> Tensor:
+def _with_dQ(pairs: Met, streams: Streams, some: slice, bias: Tensor, dQ: Tensor, dB: Tensor | None) -> Tensor:
     """Write dQ of some groups, (groups, sequences, heads, n_q, d), and return their dB, by one kernel.
 
     Of more keys than its blocks have, dQ has a part from as many keys each, which are added up in order. `dB`: where
-    the sum over sequences is written, and returned, if it has that shape; else one in float32 is.
+    the sum over sequences is written, and returned, if it has that shape; else, and for None, one in float32 is.
     """
     given = streams.of_groups(some, 1, dQ.shape[1]) | {"bias": bias[:, None]}
     (groups, heads, n_q, n_k), spans = bias.shape, programs.spans(bias.shape[3])
@@ -125,7 +125,7 @@ def _with_dQ(pairs: Met, streams: Streams, some: slice, bias: Tensor, dQ: Tensor
         launches.run(AT_ONCE, pairs._replace(K=pairs.K[:, :, keys]), given | of_keys, results)
     if len(spans) > 1:
         apart.add_up_parts(in_parts, dQ.flatten(0, 1))
-    made = dB if dB.shape == bias.shape and dB.stride(3) == 1 else room[:, 0]
+    made = room[:, 0] if dB is None or dB.shape != bias.shape or dB.stride(3) != 1 else dB
     _add_up(room, made, parts)
     return made
 
