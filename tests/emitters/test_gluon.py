@@ -211,6 +211,13 @@ def test_windows_and_heads_that_share_keys(monkeypatch: Any, name: str, n_q: int
     run(name, {"n_q": n_q, "n_k": 151, "d_k": 24, "d_v": 24}, BLOCKS[name], band, 2, 7, False)
 
 
+@pytest.mark.parametrize("mask", ["window:16", "causal:start"])
+def test_tiles_of_keys_without_a_query_fill_no_slots(mask: str) -> None:
+    """A block has tiles of keys before and after them, whose slots and phases follow from how many were filled."""
+    blocks = {"a": 128, "b": 128, "c": 64, "e": 64}
+    run(PAIRS, {"n_q": 20, "n_k": 700, "d_k": 16, "d_v": 16}, blocks, mask, 3, 1, False)
+
+
 @pytest.mark.parametrize(
     ("name", "mask"),
     [

@@ -67,6 +67,8 @@ class ProductRoles(PartsRoles):
         end = high * self.parts
         if not self.setting.even:  # parts beyond all terms are none
             end = minimum(end, call("cdiv", self.setting.size(self.plan.loop.range.dim), self.right.rows))
+        if self.turned and self.setting.mask is not None and not self.setting.strides.of:
+            end = maximum(end, low * self.parts)  # keys may have no query; who gives strides leaves these out
         return super().within_tile([st.Let(("first", "end"), (low * self.parts, end), "parts of terms"), *body])
 
     def counted(self) -> list[st.Statement]:
