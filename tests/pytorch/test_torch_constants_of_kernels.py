@@ -1,4 +1,4 @@
-"""Constants of kernels of Triton are arguments of a launch, too: a launcher counts them, and tells kernels apart by them."""
+"""Constants of kernels of Triton are arguments of a launch, too: they are counted, and tell kernels apart."""
 
 from __future__ import annotations
 

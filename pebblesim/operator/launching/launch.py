@@ -137,12 +137,10 @@ class Kernel:
     def _launch(self, grid: tuple[int, int, int], *arguments: Any, **options: Any) -> None:
         if not all(grid):
             return
+        if self._number not in (0, len(arguments)):
+            raise TypeError(f"a kernel takes {self._number} arguments by position, and {len(arguments)} are given.")
         from torch._C import _cuda_getCurrentRawStream as stream_of, _cuda_getDevice as current
 
-        if self._number and len(arguments) != self._number:
-            raise TypeError(
-                f"{self._kernel} takes {self._number} arguments by position, and {len(arguments)} are given."
-            )
         device = current()
         key = (device, *map(_specialised, arguments, self._kinds))
         made, written = self._made.get(key), notes()
