@@ -63,4 +63,4 @@ def add_up(x: Tensor, to: Tensor, parts: Parts) -> None:
     groups, _, heads, rows, columns = x.shape
     grid = -(-rows // ROWS) * -(-columns // COLUMNS), heads, groups
     strides = *(step // WORDS for step in x.stride()[:4]), *to.stride()[:3]
-    KERNEL[grid](x, to, rows, columns, *parts, *strides, MOST=triton.next_power_of_2(parts.most), num_warps=WARPS)
+    KERNEL[grid](x, to, rows, columns, *parts, *strides, triton.next_power_of_2(parts.most), num_warps=WARPS)

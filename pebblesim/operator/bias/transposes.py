@@ -66,5 +66,5 @@ def transpose(x: Tensor, to: Tensor) -> Tensor:
     steps = rows, columns, *x.stride()[:4], *to.stride()[:4]
     each = TOGETHER if x.stride(4) == 1 and not any(step % TOGETHER for step in steps) else 1
     sides, strides, others = ([step // each for step in some] for some in (steps[:2], steps[2:6], steps[6:]))
-    KERNEL[grid](x, to, *sides, inner, *strides, x.stride(4), *others, EACH=each, num_warps=WARPS)
+    KERNEL[grid](x, to, *sides, inner, *strides, x.stride(4), *others, each, num_warps=WARPS)
     return to

@@ -120,11 +120,14 @@ class Kernel:
     """A Triton kernel that is looked up by what it was specialised for, and then launched without Triton's own checks.
 
     Triton takes some 50 µs to find a kernel that it has compiled; here it is found by the alignment of its arguments.
+    All arguments are given by position, constants among them, since a launcher counts these, too.
     """
 
     def __init__(self, kernel: Any) -> None:
-        self._kernel = kernel
-        self._plain = [bool(each.do_not_specialize) for each in getattr(kernel, "params", ())] or repeat(False)
+        self._kernel, params = kernel, getattr(kernel, "params", ())
+        self._number = len(params)
+        kinds = [CONSTANT if each.is_constexpr else PLAIN if each.do_not_specialize else ALIGNED for each in params]
+        self._kinds = kinds or repeat(ALIGNED)
         self._made: dict[tuple[Any, ...], Any] = {}
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
@@ -134,10 +137,12 @@ class Kernel:
     def _launch(self, grid: tuple[int, int, int], *arguments: Any, **options: Any) -> None:
         if not all(grid):
             return
+        if self._number not in (0, len(arguments)):
+            raise TypeError(f"a kernel takes {self._number} arguments by position, and {len(arguments)} are given.")
         from torch._C import _cuda_getCurrentRawStream as stream_of, _cuda_getDevice as current
 
         device = current()
-        key = (device, *map(_specialised, arguments, self._plain))
+        key = (device, *map(_specialised, arguments, self._kinds))
         made, written = self._made.get(key), notes()
         if written is not None and written.dry:
             if made is None:
@@ -157,14 +162,17 @@ class Kernel:
             written.launched(made, grid, arguments)
 
 
-def _specialised(argument: Any, plain: bool = False) -> Any:
-    """The facts of an argument that a kernel is compiled for: the width of a number, and whether 16 divides it; of a
-    tensor its type, too.
+ALIGNED, PLAIN, CONSTANT = range(3)
+"""How a kernel is compiled for an argument: for its width and alignment, for its width alone, or for its value."""
 
-    `plain`: the kernel is compiled for the width of a number alone.
-    """
+
+def _specialised(argument: Any, kind: int = ALIGNED) -> Any:
+    """The facts of an argument that a kernel is compiled for: the width of a number, and whether 16 divides it; of a
+    tensor its type, too."""
+    if kind == CONSTANT and isinstance(argument, int):
+        return argument
     if isinstance(argument, int | Number):
-        return argument >= 2**31 if plain else (argument == 1, argument % 16 == 0, argument >= 2**31)
+        return argument >= 2**31 if kind == PLAIN else (argument == 1, argument % 16 == 0, argument >= 2**31)
     if type(argument) is Described:
         return None
     return argument.dtype, argument.data_ptr() % 16 == 0
