@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -129,15 +129,16 @@ def l2(
     (run,) = launched.parts
     if wanted.kind == "swizzled" and chiplets not in (1, wanted.number):
         raise UsageError(f"--order {order} is for {wanted.number} chiplets, and there are {chiplets}.")
-    if not isinstance(at_once, int | Sequence) or at_once == []:
+    given = at_once if isinstance(at_once, Iterable) else [at_once]
+    several = [whole("at_once", each) for each in given]
+    if not several:
         raise UsageError(f"at_once = {at_once!r} was given; at_once must be a whole number, or one for each launch.")
-    several = [at_once] if isinstance(at_once, int) else list(at_once)
-    most_at_once = max(whole("at_once", each) for each in several)
+    most_at_once = max(several)
     if partitions not in (1, 2):
         raise UsageError(f"partitions = {partitions} was given; an L2 has 1 or 2.")
     chip = Chip(most_at_once, whole("size", size), whole("chiplets", chiplets), contiguous, partitions)
     kernels = kernels_of(run.program, run.sizes, wanted.kind == "sawtooth", run.only_mask)
-    if not isinstance(at_once, int):
+    if given is at_once:
         if len(several) != (number := len({kernel.number for kernel in kernels})):
             raise UsageError(f"at_once has {len(several)} numbers, and {run.schedule.name} has {number} launches.")
         kernels = [replace(kernel, at_once=several[kernel.number]) for kernel in kernels]

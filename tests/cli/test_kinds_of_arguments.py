@@ -55,6 +55,8 @@ def test_a_flag_is_true_or_false(name: str, value: Any) -> None:
         (lambda: ps.cache("flash2-forward", n=8, d=4, M=100, dtype="x"), "data type"),
         (lambda: ps.accesses("flash2-forward", n=8, d=4, M=100, ways=-1), "ways = -1 was given"),
         (lambda: ps.l2("flash2-forward", n=8, d=4, M=100, size=999, at_once=[]), "at_once = .. was given"),
+        (lambda: ps.l2("flash2-forward", n=8, d=4, M=100, size=999, at_once=()), "at_once = .. was given"),
+        (lambda: ps.l2("flash2-forward", n=8, d=4, M=100, size=999, at_once=None), "at_once = None was given"),
         (lambda: ps.advise("H200", n=64, d=32, blocks="x"), "blocks must be sizes by name or None."),
     ],
 )  # fmt: skip
@@ -69,6 +71,9 @@ def test_numbers_of_numpy_and_paths_are_taken(tmp_path: Any) -> None:
 
     played = ps.play("flash2-forward", n=np.int64(4), d=2, M=60, strict=np.bool_(True), save=tmp_path / "moves.txt")
     assert played.game.complete and (tmp_path / "moves.txt").exists()
+    sizes: dict[str, Any] = {"n": 8, "d": 4, "M": 100, "size": 1000}
+    found = [ps.l2("flash2-forward", at_once=given, **sizes) for given in (2, np.int64(2), np.array([2]))]
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize(
