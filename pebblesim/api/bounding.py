@@ -193,7 +193,7 @@ def bounds(
     if algorithm is not None and algorithm.problem is not solves:
         raise UsageError(f"{algorithm.name} solves {algorithm.problem.name!r}, not {solves.name!r}.")
     solves, algorithm = solves.in_dims(cases.sizes), algorithm and algorithm.in_dims(cases.sizes)
-    each = [_bounds(solves, cases.sizes, M, algorithm, mask if pairs is None else pairs) for mask in cases.masks]
+    each = [_bounds(solves, cases.sizes, M, algorithm, mask if pairs is None else int(pairs)) for mask in cases.masks]
     return replace(_together(each), heads=among, times=cases.times)
 
 

@@ -71,6 +71,7 @@ def test_numbers_of_numpy_and_paths_are_taken(tmp_path: Any) -> None:
 
     played = ps.play("flash2-forward", n=np.int64(4), d=2, M=60, strict=np.bool_(True), save=tmp_path / "moves.txt")
     assert played.game.complete and (tmp_path / "moves.txt").exists()
+    assert ps.bounds("forward", n=4, d=2, M=60, pairs=np.int64(5)).to_dict()["pairs"] == 5
     sizes: dict[str, Any] = {"n": 8, "d": 4, "M": 100, "size": 1000}
     found = [ps.l2("flash2-forward", at_once=given, **sizes) for given in (2, np.int64(2), np.array([2]))]
     assert found[0] == found[1] == found[2]
