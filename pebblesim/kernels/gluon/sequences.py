@@ -3,7 +3,7 @@
 Tiles of 64 rows of each head, and for each tile all sequences that share a bias, are one list, of which each block has
 as many as others, of one or a few tiles. Its warpgroups take turns at the sequences of a tile, and each has a warp that
 loads for it alone; rows of the bias are there until all of them are done with these. The plan is that of
-`gluon_sequences_plan`.
+`sequences_plan`.
 """
 
 from __future__ import annotations
