@@ -23,7 +23,7 @@ def needs_torch(path: Path) -> bool:
         return True
     folders = path.relative_to(ROOT).parts
     shared = folders[0] == "tests" and not path.name.startswith("test_")
-    return folders[1] == "gpu" or (shared and "from pebblesim.operator import" in text)
+    return folders[1] == "gpu" or (shared and "from pebblesim.operator." in text)
 
 
 IGNORED = {
