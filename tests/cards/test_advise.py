@@ -160,11 +160,11 @@ def test_the_first_schedule_moves_least_of_all_that_fit(problem: str, mask: str 
 
 @pytest.mark.slow
 def test_a_schedule_behind_the_first_three_has_blocks_for_the_mask_too() -> None:
-    sizes: dict[str, Any] = {"n": 70, "d": 12, "mask": "causal"}
+    sizes: dict[str, Any] = {"n": 90, "d": 12, "mask": "causal"}
     inner = ps.advise(TOY, problem_name="forward", dtype="float32", **sizes).boundaries[0]
     (place,) = (place for place, row in enumerate(inner.rows) if row.schedule == "row-stationary-forward")
     assert place >= SEARCHED and inner.rows[place].io <= NEAR * inner.best.io
-    assert inner.rows[place].io == ps.count("row-stationary-forward", M=inner.M, **sizes).io == 4270
+    assert inner.rows[place].io == ps.count("row-stationary-forward", M=inner.M, **sizes).io == 6570
 
 
 def test_the_roofline_is_what_the_figures_make_it() -> None:
