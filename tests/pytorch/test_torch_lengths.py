@@ -276,7 +276,7 @@ def test_attention_launches_what_python_launches(
     monkeypatch.setattr(compiling, "can", lambda: False)
     asked, library = list[Any](), library_in_cpp()
     in_library(told, monkeypatch)
-    later = known._later
+    later, call_of = known._later, eager.call_of
     monkeypatch.setattr(known, "_later", lambda *given: asked.append(1) or later(*given))
     for table in (recorded._KINDS, recorded._KEPT, recorded._SEEN, eager._CHECKED, eager._ALIKE):
         table.clear()
@@ -289,10 +289,13 @@ def test_attention_launches_what_python_launches(
         for dO in (torch.empty_like(x[0]), whole.transpose(1, 2)):
             call = partial(public.attention, *x, **rest)
             ways = list[Any]()
-            for by in (None, None, None, library, library):
+            for turn, by in enumerate((None, None, None, library, library)):
                 monkeypatch.setattr(native, "library", by)
+                if turn == 4:  # nor does it ask what kind of call this is
+                    monkeypatch.setattr(eager, "call_of", lambda *given: pytest.fail("the library knows this call"))
                 asked.clear()
                 backward = lambda out: torch.autograd.grad(out, learning, dO)  # noqa: B023, E731
                 ways.append(passes(told, call, backward, [*learning, dO]))
             assert ways[-1] == ways[-2] == ways[-3] and len(ways[-1][0][1]) >= 3
+            monkeypatch.setattr(eager, "call_of", call_of)
             assert not asked  # Python made no backward pass at last

@@ -28,10 +28,14 @@ def sums(v, L, s, made, queries, n, kv_heads, shared, each, v_row, L_row, apart)
     """The sum over `queries`, n of each batch, of a head and of a group of batches with the same sinks; rows of L have
     numbers of `shared` heads, and those of v of `each`, a part of them.
 
-    Batches are found by a division in float32, which is off by one at most; of integers it would take longer than the
-    rest.
+    Batches are found by a division in float32, which is off by one at most. No query divides integers, which would take
+    longer than the rest: what is divided is alike for all of a head.
     """
     head, group = tl.program_id(0), tl.program_id(1)
+    heads, first_batch = kv_heads * shared, group * (queries // n)
+    v += (head // each).to(tl.int64) * v_row + head % each
+    L += (head // shared).to(tl.int64) * L_row + head % shared
+    v_of_batch, L_of_batch = (heads // each).to(tl.int64) * v_row, kv_heads.to(tl.int64) * L_row
     sink = tl.minimum(tl.load(s + group * apart + head).to(tl.float32) * TO_BASE_2, MOST)
     total = tl.zeros([SIDE], tl.float32)
     for first in range(0, queries, SIDE):
@@ -39,10 +43,9 @@ def sums(v, L, s, made, queries, n, kv_heads, shared, each, v_row, L_row, apart)
         inside = number < queries
         batch = (number.to(tl.float32) / n).to(tl.int32)
         batch += tl.where(batch * n > number, -1, tl.where((batch + 1) * n <= number, 1, 0))
-        heads = (group * (queries // n) + batch).to(tl.int64) * kv_heads * shared + head  # those before this one
-        i = number - batch * n
-        less = tl.load(v + heads // each * v_row + i * each + head % each, mask=inside, other=0.0)
-        of_query = tl.load(L + heads // shared * L_row + i * shared + head % shared, mask=inside, other=0.0)
+        i, batch = number - batch * n, (first_batch + batch).to(tl.int64)
+        less = tl.load(v + batch * v_of_batch + i * each, mask=inside, other=0.0)
+        of_query = tl.load(L + batch * L_of_batch + i * shared, mask=inside, other=0.0)
         share = tl.where(of_query == float("-inf"), 0.0, tl.math.exp2(sink - of_query))
         total -= tl.where(inside, share * less, 0.0)
     tl.store(made + group * shared * kv_heads + head, tl.sum(total, axis=0))
