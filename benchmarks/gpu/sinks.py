@@ -3,8 +3,10 @@
 python benchmarks/gpu/sinks.py --seed 1 --shapes 12 --time-limit 120 -o sinks.jsonl
 
 64 heads on 8, d = 64, causal or a window of 128 keys. "flex" multiplies FlexAttention's O with σ(L - s), as
-transformers does; "eager" appends a column to the scores. Both get the gradient of s from PyTorch. A row is appended as
-soon as it is measured, and not measured again. `--table` shows the rows, without a GPU.
+transformers does; "eager" appends a column to the scores. Both get the gradient of s from PyTorch. With `--alone` there
+are, in their place, "fixed", ours with sinks that have no gradient, and "view": attention without sinks beside a view
+of s, with gradients of both, which is what PyTorch takes for one more gradient for which nothing is computed. A row is
+appended as soon as it is measured, and not measured again. `--table` shows the rows, without a GPU.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ HEADS, KV_HEADS, D, WINDOW = 64, 8, 64, 128
 
 MOST_OF_EAGER = 2048
 """Queries up to which all scores are stored."""
+
+ALONE = ("without", "fixed")
+"""Contenders without a gradient of s."""
 
 
 def drawn(seed: int, number: int) -> tuple[int, int, bool]:
@@ -48,7 +53,11 @@ def measured(torch: Any, batch: int, n: int, window: bool, alone: bool) -> dict[
         "without": lambda Q, K, V, s: attention(Q, K, V, **options),
         "ours": lambda Q, K, V, s: attention(Q, K, V, sinks=s, **options),
     }
-    if not alone:
+    if alone:
+        fixed = s.detach()
+        attends["fixed"] = lambda Q, K, V, s: attention(Q, K, V, sinks=fixed, **options)
+        attends["view"] = lambda Q, K, V, s: (attention(Q, K, V, **options), s.view(-1))
+    else:
         attends["flex"] = _flex(n, window)
     if n <= MOST_OF_EAGER and not alone:
         attends["eager"] = partial(_eager, torch, window)
@@ -58,29 +67,30 @@ def measured(torch: Any, batch: int, n: int, window: bool, alone: bool) -> dict[
     for name, attend in list(attends.items()):
         try:
             made = attend(*x, s)
-            torch.autograd.grad(made, x if name == "without" else [*x, s], dO)
+            torch.autograd.grad(made, x if name in ALONE else [*x, s], (dO, s.detach()) if name == "view" else dO)
         except Exception as error:  # of PyTorch's compiler
             row["refused"][name] = f"{type(error).__name__}: {error}".splitlines()[0][:160]
             del attends[name]
             continue
-        if O is not None and name != "without":
+        if O is not None and name not in ("without", "view"):
             row["errors"][name] = float((made[:1] - O).norm() / O.norm())
     del O, truth
     for way in ("forward", "both"):
         calls = {
-            name: [partial(_step, torch, way, attend, x if name == "without" else [*x, s], (*x, s), dO)]
+            name: [partial(_step, torch, way, attend, x if name in ALONE else [*x, s], (*x, s), given)]
             for name, attend in attends.items()
+            for given in [(dO, s.detach()) if name == "view" else dO]
         }
         row[way] = together(torch, calls)
     return row
 
 
-def _step(torch: Any, way: str, attend: Callable[..., Any], wanted: list[Any], x: tuple[Any, ...], dO: Any) -> None:
+def _step(torch: Any, way: str, attend: Callable[..., Any], wanted: list[Any], x: tuple[Any, ...], given: Any) -> None:
     if way == "forward":
         with torch.no_grad():
             attend(*x)
         return
-    torch.autograd.grad(attend(*x), wanted, dO)
+    torch.autograd.grad(attend(*x), wanted, given)
 
 
 def _seen(q: Any, k: Any, window: bool) -> Any:
@@ -119,20 +129,24 @@ def _compiled() -> Any:
 
 
 def table(rows: list[dict[str, Any]]) -> None:
-    """Print times of each layer, and the geometric mean of what sinks cost."""
-    print("| batch | n | keys | pass | without | sinks | cost | flex | eager |\n|---|---|---|---|---|---|---|---|---|")
-    costs: dict[tuple[str, str], list[float]] = {}
+    """Print times of each layer, and the geometric means of what sinks cost."""
+    others = ("flex", "eager") if any("flex" in row["both"] for row in rows) else ("fixed", "view")
+    print(f"| batch | n | keys | pass | without | sinks | cost | {' | '.join(others)} |\n|{'---|' * 9}")
+    costs: dict[tuple[str, str, str], list[float]] = {}
     for row in sorted(rows, key=lambda row: (row["window"], row["n"])):
         for way in ("forward", "both"):
-            for kind in ("wall_us", "card_us"):
-                costs.setdefault((way, kind), []).append(row[way]["ours"][kind] / row[way]["without"][kind])
+            for name in [name for name in ("ours", "fixed", "view") if name in row[way]]:
+                for kind in ("wall_us", "card_us"):
+                    cost = row[way][name][kind] / row[way]["without"][kind]
+                    costs.setdefault((name, way, kind), []).append(cost)
             each = {name: times["wall_us"] for name, times in row[way].items()}
-            cells = [f"{each[name] / 1e3:.3f}" if name in each else "" for name in ("without", "ours", "flex", "eager")]
-            cells.insert(2, f"{costs[way, 'wall_us'][-1]:.2f}")
+            cells = [f"{each[name] / 1e3:.3f}" if name in each else "" for name in ("without", "ours", *others)]
+            cells.insert(2, f"{costs['ours', way, 'wall_us'][-1]:.2f}")
             keys = f"window {WINDOW}" if row["window"] else "causal"
             print("|", " | ".join([str(row["batch"]), f"{row['n']:,}", keys, way, *cells]), "|")
-    for (way, kind), values in costs.items():
-        print(f"{way}, {kind}: {geometric_mean(values):.3f} times without, {min(values):.3f} to {max(values):.3f}")
+    for (name, way, kind), values in costs.items():
+        mean, least, most = geometric_mean(values), min(values), max(values)
+        print(f"{name}, {way}, {kind}: {mean:.3f} times without, {least:.3f} to {most:.3f}")
 
 
 def main() -> None:
