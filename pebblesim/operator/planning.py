@@ -132,7 +132,8 @@ def chosen(
         return free
     rounded = rounded_up(dims, pattern, STEPS)
     for lengths in rounded, dims:  # rounded ones may be equal, and can then be cut where these cannot
-        like = _fastest(way, lengths, heads, dtype, pattern, room, card)
+        plain = tuple((name, int(size)) for name, size in lengths)  # what is kept is for no expressions
+        like = _fastest(way, plain, heads, dtype, pattern, room, card)
         if like.cut is None:
             break
         for made in _in_parts(way, dims, heads, dtype, pattern, room, card, like.cut):

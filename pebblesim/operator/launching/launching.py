@@ -206,7 +206,7 @@ def _gradients_in_parts(
     spans, rows = [*zip(cut.spans, cut.keys(pattern, n_k), strict=True)], None
     for at_once in _parts(batch, kv_heads, cut.kv_heads):
         of_heads, into = (_of_part(each, at_once, pattern.shared, kv_heads) for each in (given, made))
-        sums = {name: torch.zeros(into[name].shape, dtype=torch.float32, device=into[name].device) for name in SUMS}
+        sums = {name: into[name].new_empty(into[name].shape, dtype=torch.float32).fill_(0.0) for name in SUMS}
         for first, (queries, keys) in product(range(0, pattern.shared, cut.heads), spans):
             heads = slice(first, first + cut.heads)
             part = partial(_of_cut, pattern.shared, heads, queries, keys)
@@ -217,7 +217,8 @@ def _gradients_in_parts(
                 if rows is None:
                     rows = fresh(found[SHIFTED].new_empty((batch, kv_heads, n, pattern.shared)))
                 there = rows[*at_once, queries, heads]
-                there.copy_(found[SHIFTED][:, : there[0, 0].numel()].reshape(there.shape))
+                of_part = found[SHIFTED][:, : there[0, 0].numel()]
+                there.copy_(of_part.unflatten(1, there.shape[2:]).unflatten(0, there.shape[:2]))
         for name, each in sums.items():
             _rounded(each, into[name], into[name].shape[1])
     return None if rows is None else rows.view(batch * kv_heads, n * pattern.shared)
@@ -226,7 +227,8 @@ def _gradients_in_parts(
 def _of_cut(shared: int, heads: slice, queries: slice, keys: int, name: str, x: Any) -> Any:
     """A part's rows of a matrix, or of numbers of the rows of each KV head; `heads`: of those that share keys."""
     if x.dim() < 4:
-        return x.unflatten(1, (-1, shared))[:, queries, heads].flatten(1).contiguous()
+        part = x.unflatten(1, (-1, shared))[:, queries, heads]
+        return (part if part.is_contiguous() else fresh(part.new_empty(part.shape)).copy_(part)).flatten(1)
     if name not in OF_QUERIES:
         return x[:, :, :keys]
     return x[:, heads if heads.stop - heads.start < shared else slice(None), queries]
@@ -296,7 +298,7 @@ def _joined(whole: Any, made: Any, part: Part, batch: int, kv_heads: int) -> Any
     if made.shape[0] == batch * kv_heads:
         return made
     if whole is None:
-        whole = fresh(torch.empty((batch * kv_heads, made.shape[1]), dtype=made.dtype, device=made.device))
+        whole = fresh(made.new_empty((batch * kv_heads, made.shape[1])))
     there = whole.unflatten(0, (batch, kv_heads))[part]
     there.copy_(made.view(there.shape))
     return whole
