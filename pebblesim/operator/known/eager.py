@@ -99,21 +99,21 @@ def known_of(
         except TypeError:  # as in `checked`
             short = None
     call = call_of(query, key, value, beside, options)
-    if (known := checked(call)) is not None and short is not None:
-        _CHECKED[short] = known
-    return call, known
+    return call, checked(call, short)
 
 
-def checked(call: tuple[Any, ...] | None) -> Known | None:
+def checked(call: tuple[Any, ...] | None, short: Hashable = None) -> Known | None:
     """Arguments and passes of plain calls like this one, if one was checked and made; else None.
 
     It has the same options and sizes, or other lengths and strides with which nothing is refused, and its kernels are
-    compiled.
+    compiled. `short`: what the library says of such a call; it is known by this from now on.
     """
     try:
         known = None if call is None else _CHECKED.get(call)
         if known is None and call is not None and (family := _ALIKE.get(_alike(call))) is not None:
-            known = _CHECKED[call] = Known(family)
+            known = _CHECKED[short or call] = Known(family)
+        elif known is not None and short is not None:
+            _CHECKED[short] = known
     except TypeError:  # attention takes no option without a hash
         return None
     return known
