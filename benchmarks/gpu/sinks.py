@@ -1,12 +1,15 @@
 """What sinks cost: layers as in gpt-oss, drawn by a seed, timed with and without them, beside others; on a GPU.
 
 python benchmarks/gpu/sinks.py --seed 1 --shapes 12 --time-limit 120 -o sinks.jsonl
+python benchmarks/gpu/sinks.py --check --seed 1 --shapes 12 --time-limit 120 -o sinks_check.jsonl
 
 64 heads on 8, d = 64, causal or a window of 128 keys. "flex" multiplies FlexAttention's O with σ(L - s), as
 transformers does; "eager" appends a column to the scores. Both get the gradient of s from PyTorch. With `--alone` there
 are, in their place, "fixed", ours with sinks that have no gradient, and "view": attention without sinks beside a view
 of s, with gradients of both, which is what PyTorch takes for one more gradient for which nothing is computed. A row is
-appended as soon as it is measured, and not measured again. `--table` shows the rows, without a GPU.
+appended as soon as it is measured, and not measured again. `--table` shows the rows, without a GPU. `--check` compares
+results of drawn calls with scores in float64: each call several times, and for other lengths, so that passes of Python,
+noted passes and those of the library are among them.
 """
 
 from __future__ import annotations
@@ -128,6 +131,76 @@ def _compiled() -> Any:
     return torch.compile(flex_attention, dynamic=False)
 
 
+def checked(torch: Any, seed: int, number: int) -> dict[str, Any]:
+    """The errors of a drawn call's O and gradients, relative to norms, each the largest of several calls."""
+    from pebblesim.gpu.torch import attention
+
+    random = Random(f"{seed}/{number}/check")
+    d, (heads, kv_heads) = (
+        random.choice((64, 64, 64, 128, 128, 256, 512)),
+        random.choice(((64, 8), (8, 8), (8, 2), (16, 1))),
+    )
+    mask, kind = (
+        random.choice(("none", "causal", "window", "packed", "padding")),
+        random.choice(("bfloat16", "float16")),
+    )
+    of_sinks = random.choice(("same", "float32"))
+    row: dict[str, Any] = {
+        "d": d,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "mask": mask,
+        "type": kind,
+        "of_sinks": of_sinks,
+    }
+    row |= {"lengths": [], "errors": {}}
+    n, batch = random.randrange(100, 1200), 1 if mask == "packed" else random.choice((1, 2))
+    for length in (n, n, n, n + 1, n + 1, n + 3, n + 16, n + 16):
+        for name, error in _errors(torch, attention, batch, length, row).items():
+            row["errors"][name] = max(error, row["errors"].get(name, 0.0))
+        row["lengths"].append(length)
+    return row
+
+
+def _errors(torch: Any, attention: Any, batch: int, n: int, row: dict[str, Any]) -> dict[str, float]:
+    kind, d, heads, kv_heads = getattr(torch, row["type"]), row["d"], row["heads"], row["kv_heads"]
+    make = torch.Generator(device="cuda").manual_seed(n)
+    x = [torch.randn(batch, of, n, d, device="cuda", generator=make).to(kind) for of in (heads, kv_heads, kv_heads)]
+    x = [each.requires_grad_() for each in x]
+    s = torch.randn(heads, device="cuda", generator=make).to(kind if row["of_sinks"] == "same" else torch.float32)
+    s[0] = -torch.inf
+    s = torch.nn.Parameter(s)
+    dO = torch.randn(batch, heads, n, d, device="cuda", generator=make).to(kind)
+    at = torch.arange(n, device="cuda")
+    seen, options = torch.ones(batch, 1, n, n, dtype=torch.bool, device="cuda"), {}
+    if row["mask"] in ("causal", "window"):
+        seen, options = seen & (at[:, None] >= at), {"is_causal": True}
+    if row["mask"] == "window":
+        seen, options = seen & (at[:, None] - at < 40), options | {"window": (39, 0)}
+    if row["mask"] == "packed":
+        starts = torch.tensor([0, n // 3, n // 3, n - 2], dtype=torch.int32, device="cuda")
+        of = torch.bucketize(at, starts[1:], right=True)
+        seen, options = (of[:, None] == of) & (at < n - 2)[:, None] & (at < n - 2) & seen, {"cu_seqlens": starts}
+    if row["mask"] == "padding":
+        padding = (at > n // 2).repeat(batch, 1)
+        seen, options = seen & ~padding[:, None, None], {"key_padding_mask": padding}
+    O = attention(*x, sinks=s, enable_gqa=True, **options)
+    made = [O, *torch.autograd.grad(O, [*x, s], dO)]
+    y = [each.detach().double().requires_grad_() for each in (*x, s)]
+    K, V = (each.repeat_interleave(heads // kv_heads, 1) for each in y[1:3])
+    S = (y[0] @ K.mT * d**-0.5).masked_fill(~seen, -torch.inf)
+    whole = torch.logaddexp(S.logsumexp(-1), y[3][None, :, None])
+    P = (S - whole.masked_fill(whole == -torch.inf, 0.0)[..., None]).exp()
+    truth = [P @ V]
+    truth += torch.autograd.grad(truth[0], y, dO.double())
+    names = ("O", "dQ", "dK", "dV", "ds")
+    pairs = zip(names, made, truth, strict=True)
+    return {
+        name: float((one.detach().double() - other.nan_to_num()).norm() / other.nan_to_num().norm())
+        for name, one, other in pairs
+    }
+
+
 def table(rows: list[dict[str, Any]]) -> None:
     """Print times of each layer, and the geometric means of what sinks cost."""
     others = ("flex", "eager") if any("flex" in row["both"] for row in rows) else ("fixed", "view")
@@ -157,6 +230,7 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=120.0, help="seconds after which nothing new is begun")
     parser.add_argument("--alone", action="store_true", help="with and without sinks alone, and no others")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--check", action="store_true", help="errors of drawn calls, and no times")
     asked, began = parser.parse_args(), time.monotonic()
     text = asked.output.read_text(encoding="utf-8") if asked.output.exists() else ""
     rows = [json.loads(line) for line in text.splitlines()]
@@ -173,12 +247,14 @@ def main() -> None:
         key, (batch, n, window) = f"{asked.seed}/{number}", drawn(asked.seed, number)
         if key in known or time.monotonic() - began > asked.time_limit:
             continue
-        row = {"key": key, "batch": batch, "n": n, "window": window, "card": torch.cuda.get_device_name()}
-        row["native"] = native.state()
-        row |= measured(torch, batch, n, window, asked.alone)
+        row = {"key": key, "card": torch.cuda.get_device_name(), "native": native.state()}
+        if asked.check:
+            row |= checked(torch, asked.seed, number)
+        else:
+            row |= {"batch": batch, "n": n, "window": window} | measured(torch, batch, n, window, asked.alone)
         with asked.output.open("a", encoding="utf-8") as out:
             out.write(json.dumps(row) + "\n")
-        print(json.dumps(row)[:300], flush=True)
+        print(json.dumps(row)[:400], flush=True)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from pebblesim.kernels.key_ranges import ARGUMENTS, SHARING, KeyRanges
 from pebblesim.kernels.passes.bias import BIAS, check_bias
 from pebblesim.kernels.passes.fills import L_IN_ROWS, copied
 from pebblesim.kernels.passes.sinks import SINKS, SINKS_BATCH
+from pebblesim.kernels.passes.sums_of_sinks import SUMS_OF, launched_with_sums, with_sums
 from pebblesim.kernels.strides import RESULTS, strides
 from pebblesim.kernels.tables import GROUP_OF_WORDS, tables
 from pebblesim.kernels.terms import HOST, constant, text
@@ -222,14 +223,28 @@ def module(
             ", ".join(map("{}={}".format, OPTIONS, of_launch(apart, launch.name, otherwise))) for launch in kernels
         ]
         texts = [each.text() for each in writers]
-        calls = _calls(setting, made, iter(zip(writers, options, strict=True)))
-        return _module(setting, made, imports, [common(writers), *texts], calls)
+        both = with_sums(programs[-1].name, texts[-1]) if _may_sum(setting, made) else None
+        calls = _calls(setting, made, iter(zip(writers, options, strict=True)), None if both is None else writers[-1])
+        texts[-1] = both or texts[-1]
+        return _module(setting, made, imports, [common(writers), *texts], calls, both is not None)
 
     return Source(tuple(programs), written, tuple((node.tensor.name, node.value) for node in fills))
 
 
-def _calls(setting: Setting, made: list[Launch], writers: Iterator[tuple[Writes, str]]) -> list[str]:
-    """The lines of `run` that launch kernels, each with its options, and fill tensors between them."""
+def _may_sum(setting: Setting, made: list[Launch]) -> bool:
+    """Whether the last launch may sum the gradient of sinks: row sums are wanted, and a launch before it writes them."""
+    before = [launch for launch in made if launch.kind != "fill"][:-1]
+    shifted = setting.sums and any(_shifted(setting.program, launch) is not None for launch in before)
+    return shifted and bool(setting.strides.of) and all(launch.around is None for launch in made)
+
+
+def _calls(
+    setting: Setting, made: list[Launch], writers: Iterator[tuple[Writes, str]], summing: Writes | None
+) -> list[str]:
+    """The lines of `run` that launch kernels, each with its options, and fill tensors between them.
+
+    `summing`: what writes the kernel that has a form with sums of the gradient of sinks; None if none has.
+    """
     program, calls = setting.program, list[str]()
     around: ir.Loop | None = None
     for launch in made:
@@ -247,7 +262,12 @@ def _calls(setting: Setting, made: list[Launch], writers: Iterator[tuple[Writes,
         around = launch.around
         one, options = next(writers)
         own = "launch_pdl=True, " * (launch.name in setting.early) + options
-        calls += [("" if around is None else "    ") + line for line in one.call(own)]
+        lines = one.call(own)
+        if one is summing:
+            v, L = (setting.of[program.tensors[name]] for name in (SHIFTED, LOGARITHM))
+            rows = str(setting.size(program.tensors[SHIFTED].shape[0]))
+            lines = launched_with_sums(one.kernel.name, lines, rows, setting.strides.shared, v, L)
+        calls += [("" if around is None else "    ") + line for line in lines]
         if _shifted(program, launch) is not None:
             sums = program.tensors[SHIFTED]
             within = ", ".join([":"] * (1 + (sums.apart is not None)))
@@ -256,8 +276,10 @@ def _calls(setting: Setting, made: list[Launch], writers: Iterator[tuple[Writes,
     return calls
 
 
-def _module(setting: Setting, made: list[Launch], imports: str, texts: list[str], calls: list[str]) -> str:
-    """The source of a module: its opening, kernels and what they share, and `run`."""
+def _module(
+    setting: Setting, made: list[Launch], imports: str, texts: list[str], calls: list[str], sums: bool
+) -> str:
+    """The source of a module: its opening, kernels and what they share, and `run`, which may sum for sinks."""
     program = setting.program
     numbers = (name for name in (*program.dims, *program.blocks) if name not in setting.free)
     fixed = ", ".join(f"{name} = {setting.sizes[name]}" for name in numbers)
@@ -272,7 +294,7 @@ def _module(setting: Setting, made: list[Launch], imports: str, texts: list[str]
         "\n\n".join(texts).strip("\n"),
         "",
         "",
-        *_run(setting, made),
+        *_run(setting, made, sums),
         *["    triton.set_allocator(room)"] * (imports == "" and texts[0] != ""),
         *calls,
         "    return {" + ", ".join(f'"{name}": {setting.of[program.tensors[name]]}' for name in returned) + "}",
@@ -338,14 +360,14 @@ def _shifted(program: ir.Program, launch: Launch) -> ir.Tensor | None:
     return tensor if "dO" in program.inputs and tensor in written <= {tensor, program.tensors.get(L_IN_ROWS)} else None
 
 
-def _run(setting: Setting, made: list[Launch]) -> list[str]:
+def _run(setting: Setting, made: list[Launch], sums: bool) -> list[str]:
     """The lines of `run` before the launches: sizes, and tensors that are made here."""
     program, of = setting.program, setting.of
     given = [program.tensors[name] for name in program.tensors if name in program.inputs]
     ranges = ARGUMENTS[:-1] if isinstance(setting.mask, KeyRanges) else ()
     results = (RESULTS,) if setting.strides.of else ()
     shift = f", {SHIFT}=None" * any(_shifted(program, launch) is not None for launch in made)
-    shift += f", {ONTO}=None" * (bool(setting.onto) and not results)
+    shift += f", {ONTO}=None" * (bool(setting.onto) and not results) + f", {SUMS_OF}=None" * sums
     lines = [
         f"def run({', '.join([*(of[tensor] for tensor in given), *ranges, *results])}{shift}):",
         f'    """{", ".join(program.outputs)} of matrices (heads, rows, columns) and float32 vectors (heads, rows)."""',

@@ -18,6 +18,7 @@ from pebblesim.kernels.domains import GLUON, Call
 from pebblesim.kernels.key_ranges import ARGUMENTS
 from pebblesim.kernels.module import module_of
 from pebblesim.kernels.passes.sinks import SINKS
+from pebblesim.kernels.passes.sums_of_sinks import SUMS_OF
 from pebblesim.kernels.triton.triton import FAR, SHIFTED
 from pebblesim.operator.cuts import Cut
 from pebblesim.operator.heads import apart as heads_apart
@@ -89,7 +90,9 @@ class Setting(NamedTuple):
     apart: bool = False
 
 
-def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting: Setting) -> Any:
+def compute(
+    way: str, tensors: dict[str, Any], results: dict[str, Any], setting: Setting, sums_of: tuple[Any, Any] | None = None
+) -> Any:
     """Compute a pass for all heads at once or, where tables would take too much memory, for groups of heads.
 
     Args:
@@ -100,19 +103,21 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
             words from batch to batch.
         results: matrices that are written, by name: O, or dQ, dK and dV.
         setting: what is computed.
+        sums_of: of a backward pass, sinks and where their gradient may be written, (heads,) or (batch, heads).
 
     Returns:
-        L, (batch · kv_heads, n_q · shared), of a forward pass; of a backward pass with sinks the row sums of dO ∘ O,
-        less dL, in as many rows that may lie further apart, or in as many for each part of the heads; else None.
+        L, (batch · kv_heads, n_q · shared), of a forward pass; of a backward pass with sinks whose gradient was not
+        written the row sums of dO ∘ O, less dL, in as many rows that may lie further apart, or in as many for each part
+        of the heads; else None.
     """
     Q = tensors["Q"]
     if Q.is_cuda and Q.device.index != torch.cuda.current_device():
         with torch.cuda.device(Q.device):
-            return compute(way, tensors, results, setting)
+            return compute(way, tensors, results, setting, sums_of)
     given = {name: fitted(each) if each.dim() == 4 else each for name, each in tensors.items()}
     made = {name: each if fits(each) else room_for(each, each.shape[-1]) for name, each in results.items()}
     if way == "backward" and not setting.apart and (number := groups_of(given, made, setting)) > 1:
-        rows = _heads_apart(given, made, setting, number)
+        rows = _heads_apart(given, made, setting, number, sums_of)
     else:
         choice, module, names, taken = _prepared(way, given, made, setting)
         if choice.cut is not None and way == "forward":
@@ -120,7 +125,9 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
         if choice.cut is not None:
             rows = _gradients_in_parts(module, names, given, made, setting, choice.cut)
         else:
-            rows = _in_rounds(choice.forecast.rounds, module, names, taken, made, setting.pattern.shared)
+            sums = sums_of is not None and SUMS_OF in module.run.__code__.co_varnames
+            asked = {SUMS_OF: sums_of} if sums else {}
+            rows = _in_rounds(choice.forecast.rounds, module, names, taken, made, setting.pattern.shared, asked)
     for name, each in results.items():
         if made[name] is not each:
             each.copy_(made[name][..., : each.shape[-1]])
@@ -128,9 +135,21 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
 
 
 def _in_rounds(
-    rounds: int, module: Any, names: tuple[str, ...], given: dict[str, Any], results: dict[str, Any], shared: int
+    rounds: int,
+    module: Any,
+    names: tuple[str, ...],
+    given: dict[str, Any],
+    results: dict[str, Any],
+    shared: int,
+    sums_of: dict[str, Any],
 ) -> Any:
-    """Compute a pass for some heads after others, and return numbers of the rows of all, if there are some."""
+    """Compute a pass for some heads after others, and return numbers of the rows of all, if there are some.
+
+    `sums_of`: an argument of `run` for all heads at once, which then returns no numbers.
+    """
+    if rounds == 1 and sums_of:
+        _launched(module, names, given | sums_of, results)
+        return None
     (batch, kv_heads), rows = next(given[name] for name in ("K", "C") if name in given).shape[:2], None
     parts = _parts(batch, kv_heads, batch * kv_heads // rounds)
     for part in parts:
@@ -162,12 +181,14 @@ def groups_of(given: dict[str, Any], results: dict[str, Any], setting: Setting) 
     return 1 if parts > 1 and setting.workspace is None and _is_short(beside, Q.device) else parts
 
 
-def _heads_apart(given: dict[str, Any], results: dict[str, Any], setting: Setting, parts: int) -> Any:
+def _heads_apart(
+    given: dict[str, Any], results: dict[str, Any], setting: Setting, parts: int, sums_of: tuple[Any, Any] | None
+) -> Any:
     """Compute a backward pass whose heads that share keys are in parts."""
     shared = setting.pattern.shared
     own = setting._replace(pattern=of_part_of_heads(setting.pattern, parts), apart=True)
     made = heads_apart.room_for_parts(results, parts)
-    rows = compute("backward", heads_apart.given_to_parts(given, shared, parts), made, own)
+    rows = compute("backward", heads_apart.given_to_parts(given, shared, parts), made, own, sums_of)
     heads_apart.add_up(made, results)
     return rows
 
