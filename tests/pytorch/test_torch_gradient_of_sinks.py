@@ -43,7 +43,7 @@ def check(seed: int, draws: int) -> None:
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     interpreter._patch_lang_tensor = patched
-    kernel_of_sinks.KERNEL = kernel_of_sinks.sums
+    kernel_of_sinks.KERNEL = kernel_of_sinks.MODULE.sums
     chance = random.Random(seed)
     torch.manual_seed(seed)
     for _ in range(draws):
@@ -89,10 +89,10 @@ def test_it_is_compiled_for_cards(capability: int, kind: str, tmp_path: Path, mo
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from pebblesim.operator.sinks.kernel import NUMBERS, WARPS, sums
+    from pebblesim.operator.sinks.kernel import MODULE, NUMBERS, WARPS
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     types = {"v": "*fp32", "L": "*fp32", "s": f"*{kind}", "made": f"*{kind}", **dict.fromkeys(NUMBERS, "i32")}
-    source = ASTSource(sums, signature=types, attrs={})
+    source = ASTSource(MODULE.sums, signature=types, attrs={})
     made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": WARPS})
     assert ".local" not in made.asm["ptx"]

@@ -1,8 +1,8 @@
 """The gradient of sinks: the sums over queries of -exp(s - L) v, by blocks beside those of the last launch of a pass.
 
 v are the row sums of dO ∘ O, less the gradient of L, which an earlier launch writes. A launch of its own would take the
-host and the card some microseconds, in which nothing else runs. So the last kernel of a backward pass has a second form:
-its grid has more blocks behind those that it had, and each of them sums for one head.
+host and the card some microseconds, in which nothing else runs. So the last kernel of a backward pass has a second
+form: its grid has more blocks behind those that it had, and each of them sums for one head.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ SIDE = 1024
 """Queries that a block takes at once."""
 
 NUMBERS = ("queries", "n", "kv_heads", "shared", "each", "v_row", "L_row", "apart")
-"""Integers that a sum takes: queries of a head and those of one batch, heads of keys, heads that share them as rows of L
-and as rows of v have them, words from row to row of both, and from the sinks of a batch to those of the next one."""
+"""Integers that a sum takes: queries of a head and those of one batch, heads of keys, heads that share them as rows of
+L and as rows of v have them, words from row to row of both, and from the sinks of a batch to those of the next one."""
 
 SUM = """
 @{jit}
@@ -48,7 +48,7 @@ def sum_of_sinks(v, L, s, made, head, group, {numbers}, SIDE: {tl}.constexpr):
 
 BESIDE = """
 {jit}
-def {name}{and_sums}({given}, sums_v, sums_L, sums_s, sums_made, sums_more, {numbers}):
+def {name}{and_sums}({given}, sums_v_ptr, sums_L_ptr, sums_s_ptr, sums_made_ptr, sums_more, {numbers}):
     sums_number = {tl}.program_id(0) - ({tl}.num_programs(0) - sums_more)
     if sums_number >= 0:
         sums_number = sums_number * {tl}.num_programs(2) + {tl}.program_id(2)
@@ -56,7 +56,7 @@ def {name}{and_sums}({given}, sums_v, sums_L, sums_s, sums_made, sums_more, {num
         sums_heads = sums_kv_heads * sums_shared
         sums_head, sums_group = sums_number % sums_heads, sums_number // sums_heads
         if sums_group < sums_groups:
-            sum_of_sinks(sums_v, sums_L, sums_s, sums_made, sums_head, sums_group, {taken}, {side})
+            sum_of_sinks(sums_v_ptr, sums_L_ptr, sums_s_ptr, sums_made_ptr, sums_head, sums_group, {taken}, {side})
     else:
         {name}({given})
 """

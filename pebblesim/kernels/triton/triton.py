@@ -232,7 +232,7 @@ def module(
 
 
 def _may_sum(setting: Setting, made: list[Launch]) -> bool:
-    """Whether the last launch may sum the gradient of sinks: row sums are wanted, and a launch before it writes them."""
+    """Whether the last launch may sum the gradient of sinks: a launch before it writes row sums, which are wanted."""
     before = [launch for launch in made if launch.kind != "fill"][:-1]
     shifted = setting.sums and any(_shifted(setting.program, launch) is not None for launch in before)
     return shifted and bool(setting.strides.of) and all(launch.around is None for launch in made)
