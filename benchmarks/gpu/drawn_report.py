@@ -19,9 +19,10 @@ RIGHT = 0.02
 
 
 def loaded(folder: Path, part: str) -> list[dict[str, Any]]:
-    """Rows of a part of the measurements; none if it was not made."""
+    """Rows of a part of the measurements, of each key the last one; none if it was not made."""
     file = folder / f"{part}.jsonl"
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+    rows = map(json.loads, file.read_text(encoding="utf-8").splitlines() if file.exists() else ())
+    return [*{row.get("key", number): row for number, row in enumerate(rows)}.values()]
 
 
 def ratios(rows: list[dict[str, Any]], way: str, what: str = "wall_us") -> list[tuple[float, str, dict[str, Any]]]:
@@ -35,6 +36,22 @@ def ratios(rows: list[dict[str, Any]], way: str, what: str = "wall_us") -> list[
             best = min(others, key=lambda name: others[name])
             found.append((others[best] / times["ours"], best, row))
     return sorted(found, key=lambda each: each[0])
+
+
+def beside(rows: list[dict[str, Any]], who: str, what: str = "card_us") -> dict[str, list[float]]:
+    """Time of a contender ÷ ours of each pass, in order, where both are right; heads as it is fastest with them."""
+    found: dict[str, list[float]] = {way: [] for way in WAYS}
+    for row in rows:
+        right = {name for name in row.get("both", {}) if max(row["errors"][name].values()) <= RIGHT}
+        theirs = [name for name in right if family(name) == who and name in row["forward"]]
+        for way in WAYS if theirs and "ours" in right else ():
+            found[way].append(min(row[way][name][what] for name in theirs) / row[way]["ours"][what])
+    return {way: sorted(each) for way, each in found.items()}
+
+
+def family(name: str) -> str:
+    """A contender without how it was given heads or a mask."""
+    return name.partition(",")[0]
 
 
 def mean(values: list[float]) -> float:
