@@ -247,9 +247,9 @@ def _each(rows: list[dict[str, Any]]) -> list[str]:
     lines.append("| --- " * 6 + "|")
     for name in sorted({family(name) for row in rows for name in row.get("both", {})} - {"ours"}):
         by = {what: beside(rows, name, what) for what in ("wall_us", "card_us")}
-        if found := by["wall_us"]["both"]:
+        if (found := by["wall_us"])["both"]:
             cells = " | ".join(f"{mean(by[what][way]):.2f}" for way, what in product(WAYS, by))
-            lines.append(f"| {name} | {len(found)} | {cells} |")
+            lines.append(f"| {name} | {words.numbers(found)} | {cells} |")
     return lines
 
 

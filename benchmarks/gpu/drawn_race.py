@@ -122,8 +122,11 @@ def race(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     """A row for each shape: who took how long, and how right they are."""
     import torch
     from drawn_shapes import GROUPS, SHORT, drawn
+    from timing import here
 
-    card = {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
+    from pebblesim.operator.known import native
+
+    native.begin()  # it is compiled beside kernels
     pairs = [(seed, number) for number in range(asked.shapes) for seed in asked.seed]
     chosen = GROUPS if asked.groups else SHORT if asked.short else asked.given
     named = {str(each): each for each in chosen} if chosen else {f"{a}/{b}": drawn(a, b) for a, b in pairs}
@@ -132,6 +135,7 @@ def race(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     with ProcessPoolExecutor(max(1, asked.workers), get_context("spawn")) as pool:
         shapes = [each for _, each in wanted[: MOST_COMPILED if asked.workers else 0]]
         made = sum(pool.map(partial(compiled, peers=tuple(asked.peer)), shapes))
+    card = here(torch)
     print(f"compiled for {made} shapes in {time.monotonic() - began:.0f} s", flush=True)
     for key, shape in wanted:
         if time.monotonic() > asked.until:

@@ -66,14 +66,16 @@ def of_code(rows: Rows, before: Rows) -> list[str]:
 
 def wrong(rows: Rows) -> list[str]:
     """Results that do not count, and the passes that are not computed by ours."""
-    found = [
-        f"{who} on {row['shape']} (an error of {max(errors.values()):.2g})"
-        for row in rows
-        for who, errors in row.get("errors", {}).items()
-        if not max(errors.values()) <= RIGHT
-    ]
+    found = []
+    for row in rows:
+        for who, errors in row.get("errors", {}).items():
+            if bad := [name for name, each in errors.items() if each > RIGHT]:
+                said = f"an error of {max(errors.values()):.2g}"
+                found.append(f"{', '.join(bad)} of {who} on {row['shape']} ({said})")
     left = [row["shape"] for row in rows if "ours" not in row.get("both", {})]
-    lines = [f"- Results that are wrong by more than {100 * RIGHT:.0f} % do not count: {'; '.join(found) or 'none'}."]
+    lines = [
+        f"- Results that are wrong by more than {100 * RIGHT:.0f} %, and do not count: {'; '.join(found) or 'none'}."
+    ]
     return lines + ([f"- Ours did not compute {'; '.join(left)}."] if left else [])
 
 
@@ -84,9 +86,12 @@ def short(rows: Rows) -> str:
         sum(few([ratio for ratio, _, _ in ratios(rows, way, what)]) for way in WAYS) for what in ("wall_us", "card_us")
     ]
     calls, card = (_two(span(times[way, what]) for way in WAYS) for what in ("wall_us", "card_us"))
+    late = sum(row.get("native", "on") != "on" for row in rows)
+    without = f" {late} of {len(rows)} shapes were raced before the [library](host-time.md) was compiled."
     return (
         f"Of {len(WAYS) * len(rows)} ratios, {behind[0]} are below {BEHIND} with launches, and {behind[1]} on the card "
         f"alone. A call of ours takes {calls} µs forward and with both passes, of which the card works {card} µs."
+        f"{without if late else ''}"
     )
 
 
@@ -117,23 +122,24 @@ def _ends(found: list[float]) -> str:
     return f"{found[0]:.2f} to {found[-1]:.2g}"
 
 
+def numbers(found: dict[str, list[float]]) -> str:
+    """How many shapes there are, forward and with gradients where these differ."""
+    return " and ".join(f"{each}" for each in dict.fromkeys(map(len, found.values())))
+
+
 def _means(rows: Rows, who: str) -> str:
     """What a contender takes on the card alone in the geometric mean; nothing if it ran nowhere."""
-    forward, both = beside(rows, who).values()
-    if not forward:
+    forward, both = (found := beside(rows, who)).values()
+    if not both:
         return ""
     as_ours = f"{mean(forward):.2f} times as long as ours forward, and {mean(both):.2f} times with gradients"
-    return f"{as_ours}, in the geometric mean of {_shapes(forward)}"
+    return f"{as_ours}, in the geometric mean of {numbers(found)} shapes"
 
 
 def _spans(rows: Rows, who: str) -> str:
     """What a contender takes on the card alone on single shapes; nothing if it ran nowhere."""
-    forward, both = beside(rows, who).values()
-    if not forward:
+    forward, both = (found := beside(rows, who)).values()
+    if not both:
         return ""
     one, other = (f"{found[0]:.2g} to {found[-1]:.2g}" for found in (forward, both))
-    return f"{one} times as long as ours forward, and {other} with gradients, on {_shapes(forward)}"
-
-
-def _shapes(found: list[float]) -> str:
-    return f"{len(found)} shape{'s' * (len(found) != 1)}"
+    return f"{one} times as long as ours forward, and {other} with gradients, on {numbers(found)} shapes"

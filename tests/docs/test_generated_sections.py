@@ -41,10 +41,10 @@ def test_the_sections_of_the_race_are_those_of_its_rows(tmp_path: Path, monkeypa
     assert written(BENCHMARKS / "h200" / "drawn_race", tmp_path, monkeypatch) == before
 
 
-def contender(forward: float, both: float, error: float = 0.01) -> dict[str, Any]:
-    """Times of a contender with launches, of which the card works a half, and an error of its results."""
+def contender(forward: float, both: float, error: float = 0.01, gradient: float = 0.01) -> dict[str, Any]:
+    """Times of a contender with launches, of which the card works a half, and errors of its results."""
     times = {way: {"wall_us": each, "card_us": each / 2, "host_us": 1.0} for way, each in (("f", forward), ("b", both))}
-    return {"forward": times["f"], "both": times["b"], "errors": {"O": error}}
+    return {"forward": times["f"], "both": times["b"], "errors": {"O": error, "dQ": gradient}}
 
 
 def a_row(key: str, mask: str, commit: str | None, **contenders: dict[str, Any]) -> dict[str, Any]:
@@ -72,22 +72,25 @@ def test_sentences_of_a_race_follow_rows_that_are_added(tmp_path: Path, monkeypa
             "2/0", "causal", "abc", ours=contender(10, 20), flash_attn_4=contender(20, 160), cudnn=contender(5, 5, 0.3)
         ),
         a_row("2/1", "none", "abc", ours=contender(10, 20), ffpa__triton=contender(30, 18)),
+        a_row("3/1", "none", "abc", ours=contender(10, 20), flash_attn_4=contender(40, 1, gradient=0.5)),
         a_row("1/0", "packed", "abc", ours=contender(10, 20), flash_attn_4=contender(80, 40)),
     )
     pages = written(rows, tmp_path, monkeypatch)
     parts = dict(SUMMARY.findall(pages["docs/race.md"]))
     for said in (parts["summary"], dict(SUMMARY.findall(pages["README.md"]))["summary"]):
-        assert "Forward, the fastest other kernel takes 3.63 times" in said and "from 2.00 to 8 times" in said
+        assert "Forward, the fastest other kernel takes 3.72 times" in said and "from 2.00 to 8 times" in said
         assert "With gradients, it takes 2.43 times" in said and "from 0.90 to 8 times" in said
-        assert "on 3 shapes that 2 seeds drew" in said
+        assert "on 4 shapes that 3 seeds drew" in said
         assert "FlashAttention-4 takes 4.00 times as long as ours forward, and 4.00 times with gradients" in said
-        assert "mean of 2 shapes; without packed sequences, 2.00 times as long as ours forward, and 8.00" in said
+        assert "mean of 3 and 2 shapes; without packed sequences, 2.83 times as long as ours forward, and 8.00" in said
         assert "its Triton kernels take 3 to 3 times as long as ours forward, and 0.9 to 0.9 with" in said
         assert "in the CuTe DSL" not in said
-    assert "not named" not in parts["rows"] and "abc (3)" in parts["rows"]
-    assert "2 % do not count: cudnn on shape 2/0 causal (an error of 0.3)." in parts["rows"]
+    assert "not named" not in parts["rows"] and "abc (4)" in parts["rows"]
+    assert (
+        "not count: O of cudnn on shape 2/0 causal (an error of 0.3); dQ of flash-attn-4 on shape 3/1" in parts["rows"]
+    )
     assert "| shape 2/1 none | forward + backward | 0.90 | 0.90 | 1 / 1 | ffpa triton |" in parts["behind"]
-    assert "Of 3 shapes" in parts["behind"] and "900" not in pages["docs/race.md"].split("## Above")[0]
+    assert "Of 4 shapes" in parts["behind"] and "900" not in pages["docs/race.md"].split("## Above")[0]
 
 
 def test_a_race_that_nobody_else_wins_has_no_table_of_what_is_behind(
