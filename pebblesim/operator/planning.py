@@ -238,7 +238,7 @@ def _parts_backward(asked: Pass, room: int, like: Cut | None) -> Iterator[Choice
 
 
 def _of_each(alone: Choice, asked: Pass, cut: Cut, part: Pass) -> tuple[Sides, Taken, list[dict[str, int]]]:
-    """What `_of_lengths` gives for the kernels of a part, and the sizes of each part with their blocks."""
+    """Return what `_of_lengths` gives for the kernels of a part, and the sizes of each part with their blocks."""
     sides, taken = _of_lengths(alone.forecast.tiling, asked.dims[2:], asked.dtype, part.pattern.mask)
     whole, parts = {**dict(asked.dims), **alone.forecast.tiling.blocks}, cut.sizes(asked.pattern, asked.lengths[1])
     return sides, taken, [{**whole, "n_q": rows, "n_k": keys} for rows, keys in parts]
