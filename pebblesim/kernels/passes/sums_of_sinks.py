@@ -7,14 +7,13 @@ form: its grid has more blocks behind those that it had, and each of them sums f
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from math import e, log2
 
 from pebblesim.kernels.passes.sinks import HIGHEST
+from pebblesim.kernels.triton.kernel import Launching
 
 AND_SUMS, SUMS_OF = "_and_sums", "sums_of_sinks"
-"""What the name of such a kernel ends with, and the argument of `run` that asks for it: the sinks, and where their
+"""The end of the name of this form of a kernel, and the argument of `run` that asks for it: the sinks, and where their
 gradient is written."""
 
 SIDE = 1024
@@ -47,7 +46,7 @@ def sum_of_sinks(v, L, s, made, head, group, {numbers}, SIDE: {tl}.constexpr):
 """
 
 BESIDE = """
-{jit}
+@{language}.jit(do_not_specialize=[{general}])
 def {name}{and_sums}({given}, sums_v_ptr, sums_L_ptr, sums_s_ptr, sums_made_ptr, sums_more, {numbers}):
     sums_number = {tl}.program_id(0) - ({tl}.num_programs(0) - sums_more)
     if sums_number >= 0:
@@ -61,68 +60,58 @@ def {name}{and_sums}({given}, sums_v_ptr, sums_L_ptr, sums_s_ptr, sums_made_ptr,
         {name}({given})
 """
 
-LAUNCHED = """
-    if {sums_of} is None:
-        {plain}
-    else:
-        grid, (sinks, sums) = ({grid},), {sums_of}
-        groups = sums.shape[0] if sums.dim() > 1 else 1
-        more = triton.cdiv(sums.numel(), grid[1] * (grid[2] if len(grid) > 2 else 1))
-        numbers = batch // groups * ({n_q} // {shared}), {n_q} // {shared}, own, {shared}, {shared}
-        strides = {v}.stride(0), {L}.stride(0), sinks.stride(0) if groups > 1 else 0
-        more_blocks = (grid[0] + more, *grid[1:])
-        {name}{and_sums}[more_blocks]({given}, {v}, {L}, sinks, sums, more, groups, *numbers, *strides, {options})
-"""
+
+LANGUAGES = {"triton": ("tl", ""), "gluon": ("gl", ", gl.BlockedLayout([4], [32], [4], [0])")}
+"""The names of languages in the text, and what their vectors of `SIDE` numbers are told besides."""
 
 
 def sum_of_sinks(language: str) -> str:
     """The function that sums for a head, in the language of kernels that call it: "triton" or "gluon"."""
-    layout = {"triton": "", "gluon": ", gl.BlockedLayout([4], [32], [4], [0])"}[language]
-    tl = {"triton": "tl", "gluon": "gl"}[language]
-    numbers = ", ".join(NUMBERS)
+    tl, layout = LANGUAGES[language]
     constants = {"to_base_2": repr(log2(e)), "highest": repr(HIGHEST)}
-    return SUM.format(jit=f"{language}.jit", tl=tl, layout=layout, numbers=numbers, **constants)
+    return SUM.format(jit=f"{language}.jit", tl=tl, layout=layout, numbers=", ".join(NUMBERS), **constants)
 
 
-def with_sums(name: str, text: str) -> str | None:
-    """The text of a kernel and, behind it, of its form with more blocks; None if it counts its blocks.
+def beside(plain: Launching) -> str:
+    """The form of the last kernel that has more blocks, which sum, behind the function that these call.
 
-    `name`: of the kernel, the last one in the text.
+    `plain`: the launch of the kernel.
     """
-    found = re.search(rf"@(triton|gluon)\.jit(?:\(do_not_specialize=\[(.*)\]\))?\ndef {name}\((.*)\):\n", text)
-    assert found is not None
-    language, general, given = found.groups()
-    tl = {"triton": "tl", "gluon": "gl"}[language]
-    if f"{tl}.num_programs(0)" in text:
-        return None
     own = ["sums_more", "sums_groups", *(f"sums_{each}" for each in NUMBERS)]
-    every = ", ".join([*([general] if general else []), *(f'"{each}"' for each in own)])
-    beside = BESIDE.format(
-        jit=f"@{language}.jit(do_not_specialize=[{every}])",
-        tl=tl,
-        name=name,
+    made = BESIDE.format(
+        language=plain.language,
+        tl=LANGUAGES[plain.language][0],
+        general=", ".join(f'"{each}"' for each in (*plain.general, *own)),
+        name=plain.name,
         and_sums=AND_SUMS,
-        given=given,
+        given=", ".join(plain.given),
         numbers=", ".join(own[1:]),
         taken=", ".join(own[2:]),
         side=SIDE,
     )
-    return f"{sum_of_sinks(language)}\n{text}\n{beside}"
+    return sum_of_sinks(plain.language) + "\n" + made
 
 
-def launched_with_sums(name: str, lines: Sequence[str], n_q: str, shared: int, v: str, L: str) -> list[str]:
+def launched_beside(plain: Launching, n_q: str, shared: int, v: str, L: str) -> list[str]:
     """The lines of `run` that launch the last kernel, in the one form or in the other.
 
     Args:
-        name: of the kernel.
-        lines: those that launch it without sums, of which the last one is the launch.
+        plain: the launch of the kernel.
         n_q, v, L: the number of rows of all heads that share keys, and both vectors, as `run` has them.
         shared: heads that share keys.
     """
-    *before, plain = lines
-    found = re.fullmatch(rf"    {name}\[\((.*?)\)\]\((.*), (num_warps=.*)\)", plain)
-    assert found is not None
-    grid, given, options = found.groups()
-    told = {"plain": plain.strip(), "grid": grid, "given": given, "options": options, "name": name, "n_q": n_q}
-    told |= {"sums_of": SUMS_OF, "and_sums": AND_SUMS, "v": v, "L": L}
-    return [*before, *LAUNCHED.format(**told, shared=shared).strip("\n").split("\n")]
+    *before, alone = plain.lines
+    given = ", ".join([*plain.given, v, L, "sinks", "sums", "more", "groups", "*numbers", "*strides"])
+    n = f"{n_q} // {shared}"
+    return [
+        *before,
+        f"    if {SUMS_OF} is None:",
+        f"    {alone}",
+        "    else:",
+        f"        grid, (sinks, sums) = ({plain.grid}), {SUMS_OF}",
+        "        groups = sums.shape[0] if sums.dim() > 1 else 1",
+        "        more = triton.cdiv(sums.numel(), grid[1] * (grid[2] if len(grid) > 2 else 1))",
+        f"        numbers = batch // groups * ({n}), {n}, own, {shared}, {shared}",
+        f"        strides = {v}.stride(0), {L}.stride(0), sinks.stride(0) if groups > 1 else 0",
+        f"        {plain.name}{AND_SUMS}[(grid[0] + more, *grid[1:])]({given}, {plain.options})",
+    ]

@@ -89,7 +89,7 @@ def plain(*tensors: Any) -> bool:
 def known_of(
     query: Any, key: Any, value: Any, beside: tuple[Any, ...], options: tuple[Hashable, ...]
 ) -> tuple[tuple[Any, ...] | None, Known | None]:
-    """What `call_of` and `checked` give; of a call that is known, the library in C++ says it in their place."""
+    """The results of `call_of` and `checked`; of a call that is known, the library in C++ says them in their place."""
     by, short = native.library, None
     if by is not None and not torch.compiler.is_compiling():
         laid = by.laid(query, key, value, *beside)
