@@ -557,8 +557,9 @@ def test_calls_that_something_traces_or_transforms_are_not_known(library: Any) -
         seen.append(library.laid(x))
     with torch.autograd.forward_ad.dual_level():
         seen.append(library.laid(x))
-    with torch.autocast("cuda", torch.bfloat16):
-        seen.append(library.laid(x))
+    torch.set_autocast_enabled("cuda", True)  # which `torch.autocast` does with a card alone
+    seen.append(library.laid(x))
+    torch.set_autocast_enabled("cuda", False)
     torch.vmap(lambda y: seen.append(library.laid(x)) or seen.append(library.laid(y)) or y)(x)
     torch.func.grad(lambda y: seen.append(library.laid(y)) or y.sum())(x)
     torch.jit.trace(lambda y: seen.append(library.laid(y)) or y + 1, x, check_trace=False)
