@@ -538,7 +538,7 @@ def test_calls_are_known_by_sizes_strides_and_types(library: Any) -> None:
     assert found[0] == library.laid(x + 1, x.clone(), torch.nn.Parameter(x), None, None)
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:.torch.jit.trace. is deprecated")
 def test_calls_that_something_traces_or_transforms_are_not_known(library: Any) -> None:
     class Mode(TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
