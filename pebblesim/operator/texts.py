@@ -50,7 +50,8 @@ def written(
     if pattern.sinks and "dO" not in program.inputs:
         program = sinking(program)
     if tiling.gluon:
-        options |= {"persistent": tiling.persistent and pattern.mask is None, "apart": pattern.apart}
+        options |= {"persistent": tiling.persistent and pattern.mask is None}
+        options |= {"apart": pattern.apart, "in_shares": pattern.in_shares}
     else:
         options["far"] = far
     source = (gluon if tiling.gluon else triton)(

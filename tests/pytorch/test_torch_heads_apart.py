@@ -106,32 +106,49 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
-    ("sizes", "number", "mask", "sinks", "together"),
+    ("sizes", "number", "mask", "sinks", "together", "in_shares"),
     [
-        ((1, 4, 1, 9, 70), 4, (None, None, False), False, True),
-        ((2, 4, 2, 20, 41), 2, (None, 0, True), True, False),
-        ((1, 8, 2, 10, 41), 4, (9, 4, True), False, False),
+        ((1, 4, 1, 9, 70), 4, (None, None, False), False, True, None),
+        ((2, 4, 2, 20, 41), 2, (None, 0, True), True, False, None),
+        ((1, 8, 2, 10, 41), 4, (9, 4, True), False, False, None),
+        ((1, 4, 1, 9, 70), 4, (None, None, False), False, True, 3),  # shares of a tile; 3 multiprocessors
+        ((2, 4, 2, 20, 41), 2, (None, 0, True), True, False, 1),  # one share of each group
+        ((1, 4, 1, 300, 300), 4, (None, 0, True), False, True, 1),  # three tiles, one of which has no other
+        ((1, 4, 1, 200, 200), 4, (None, 0, True), True, False, 3),  # a pair of tiles
+        ((1, 4, 1, 150, 200), 2, (60, 4, True), False, False, 2),
     ],
 )
 def test_gradients_of_parts_are_added_up(
-    interpreted: list[str], monkeypatch: Any, sizes: Any, number: int, mask: Any, sinks: bool, together: bool
+    interpreted: list[str],
+    monkeypatch: Any,
+    sizes: Any,
+    number: int,
+    mask: Any,
+    sinks: bool,
+    together: bool,
+    in_shares: int | None,
 ) -> None:
-    """Against the definition: batches, sinks, values that are a part of keys, and words of all parts in float32."""
+    """Against the definition: batches, sinks, values that are a part of keys, and words of all parts in float32.
+
+    `in_shares`: how many shares the terms of a pair of tiles have, where blocks have shares.
+    """
     batch, heads, kv_heads, n_q, n_k = sizes
     seen: list[Any] = []
     monkeypatch.setattr(launching, "long_enough", lambda *given: True)
     monkeypatch.setattr(launching, "parts_of_heads", lambda *given: number)
+    monkeypatch.setattr(launching, "even_shares", lambda *given: in_shares is not None)
     sums = heads_apart.add_up
-    monkeypatch.setattr(heads_apart, "add_up", lambda made, to: (seen.append(made), sums(made, to)))
+    monkeypatch.setattr(heads_apart, "add_up", lambda made, to, many: (seen.append((made, many)), sums(made, to, many)))
     torch.manual_seed(n_q)
     q, k, v = (torch.randn(batch, h, n, 32).half() for h, n in ((heads, n_q), (kv_heads, n_k), (kv_heads, n_k)))
     v = k[..., :16] if together else v
     given = [q, k, v, torch.randn(batch, heads, n_q, v.shape[-1]).half()]
     rest = (None, None, *mask, 0.2, 0.0, None, True)
     check_kernels(given, rest, True, torch.randn(batch, heads) if sinks else None)
-    (made,) = seen
+    ((made, many),) = seen
     assert all(made[name].dtype == torch.float32 for name in heads_apart.OF_KEYS)
     assert made["dK"].shape[:2] == (batch, kv_heads * number)
+    assert many == dict.fromkeys(heads_apart.OF_KEYS, in_shares or number)
     assert "dV_tiles" not in interpreted[-1] and "dQ_tiles" in interpreted[-1]  # threads store dV and dK
 
 
@@ -191,10 +208,11 @@ def against_pytorch(seed: int, draws: int) -> None:
         for part in of_parts.values():
             part.normal_()
         whole = torch.full((2, *x.shape[:3], 72), torch.nan).half()[..., :d]
-        heads_apart.add_up(of_parts, dict(zip(heads_apart.OF_KEYS, whole, strict=True)))
+        many = {name: chance.randint(1, number) for name in heads_apart.OF_KEYS}
+        heads_apart.add_up(of_parts, dict(zip(heads_apart.OF_KEYS, whole, strict=True)), many)
         for name, found in zip(heads_apart.OF_KEYS, whole, strict=True):
             right = torch.zeros(x.shape)
-            for part in range(number):
+            for part in range(many[name]):
                 right += of_parts[name].unflatten(1, (heads, number))[:, :, part]
             assert torch.equal(found, right.half())
         L = torch.randn(batch * heads, n * number * each)

@@ -85,10 +85,10 @@ class Grid(Lowering):
         opening = [*scope.opening(), *self.counted()]
         if not plan.persistent:
             return [*opening, st.Let(("tile",), (call("program_id", 0),)), *each]
-        blocks, many = call("num_programs", 0), self.of_head * "heads"
+        blocks = call("num_programs", 0)
         turn = st.Let(("turn",), (term("tile") // blocks,))
         filled = st.Let(("filled",), (self.fills(),), more=True)
-        loop = st.For("tile", call("program_id", 0), many, (turn, *each, filled), step=blocks)
+        loop = st.For("tile", call("program_id", 0), self.many, (turn, *each, filled), step=blocks)
         return [*opening, st.Let(("filled",), (Number(0),), "slots of each ring before a tile"), loop]
 
     def counted(self) -> list[st.Statement]:
@@ -99,6 +99,11 @@ class Grid(Lowering):
     def of_head(self) -> Term:
         """The number of tiles of a head."""
         return term("tiles")
+
+    @property
+    def many(self) -> Term:
+        """The number of tiles of all heads."""
+        return self.of_head * "heads"
 
     def placed(self, own: Term) -> Iterable[st.Statement]:
         """The statements that find the head and the tile of a number of the grid."""

@@ -51,6 +51,9 @@ OPTIONS = ("num_warps", "num_stages", "maxnreg")
 LOGARITHM = "L"
 """The tensor that holds logarithms of sums, to base 2."""
 
+APART = "apart"
+"""An argument of `run`: by the name of a gradient of keys, of how many parts a sum is; `run` says where it has fewer."""
+
 SHIFT, SHIFTED = "dL", "v"
 """The gradient of the natural L, an argument of `run`, and the row sums of dO ∘ O that it is taken from.
 
@@ -345,7 +348,7 @@ def _run(setting: Setting, made: list[Launch]) -> list[str]:
     ranges = ARGUMENTS[:-1] if isinstance(setting.mask, KeyRanges) else ()
     results = (RESULTS,) if setting.strides.of else ()
     shift = f", {SHIFT}=None" * any(_shifted(program, launch) is not None for launch in made)
-    shift += f", {ONTO}=None" * (bool(setting.onto) and not results)
+    shift += f", {ONTO}=None" * (bool(setting.onto) and not results) + f", {APART}=None" * setting.apart
     lines = [
         f"def run({', '.join([*(of[tensor] for tensor in given), *ranges, *results])}{shift}):",
         f'    """{", ".join(program.outputs)} of matrices (heads, rows, columns) and float32 vectors (heads, rows)."""',

@@ -77,13 +77,13 @@ def room_for_parts(results: dict[str, Any], parts: int) -> dict[str, Any]:
     return made
 
 
-def add_up(made: dict[str, Any], results: dict[str, Any]) -> None:
-    """Write the gradients of keys: sums of those of parts in order, rounded once."""
+def add_up(made: dict[str, Any], results: dict[str, Any], sums: dict[str, int]) -> None:
+    """Write the gradients of keys: sums of so many of their parts, the first ones in order, rounded once."""
     for name in OF_KEYS:
-        parts, x = made[name], results[name]
+        parts, x, many = made[name], results[name], sums[name]
         if layout.on_gpu(x):
             from pebblesim.operator.heads.kernels import add_up as add_up_on_gpu
 
-            add_up_on_gpu(parts, x)
+            add_up_on_gpu(parts, x, many)
         else:
-            x.copy_(parts.unflatten(1, (x.shape[1], -1)).sum(2))
+            x.copy_(parts.unflatten(1, (x.shape[1], -1))[:, :, :many].sum(2))

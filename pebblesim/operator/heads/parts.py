@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from pebblesim.advice import cards
 from pebblesim.advice.forecast import Forecast
+from pebblesim.advice.tiles import Tiling
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import BYTES
 from pebblesim.operator.pattern import Pattern
@@ -31,6 +32,10 @@ LONG_ENOUGH = 3e-4
 
 GAIN = 1.1
 """Factor by which a pass is to be faster with its heads in parts, by the forecast."""
+
+EVEN = 0.9
+"""Part of the multiprocessors that have a share of the terms, from which on shares are taken: tiles of parts are less
+even under a causal mask, 384 tiles of eight lengths by 0.87."""
 
 NUMBERS = 2, 4, 8, 16
 """Numbers of parts that are tried."""
@@ -104,6 +109,27 @@ def of_part_of_heads(pattern: Pattern, parts: int) -> Pattern:
     """The pattern of each of so many parts of the heads that share keys."""
     shared = pattern.shared // parts
     return pattern._replace(shared=shared, mask=pattern.mask and replace(pattern.mask, rows=shared))
+
+
+def even_shares(tiling: Tiling, dims: Dims, groups: int, parts: int, card: cards.Card) -> bool:
+    """Whether the multiprocessors have even shares of the terms of dK and of dV, as `kernels.gluon.shares` divides them.
+
+    Args:
+        tiling: of the pass.
+        dims: sizes of a part.
+        groups: of heads that share keys, in all batches.
+        parts: into which the heads of a group are divided.
+        card: the card.
+    """
+    sizes, most = dict(dims), card.size("multiprocessors")
+    if "e" not in tiling.blocks:
+        return False
+    tiles = -(-sizes["n_k"] // tiling.blocks["a"])
+    for d in (sizes["d_k"], sizes["d_v"]):
+        pairs = -(-tiles // 2) * -(-d // tiling.blocks["e"]) * groups
+        if pairs > most or pairs * min(most // pairs, parts) < EVEN * most:
+            return False
+    return True
 
 
 def words_of_parts(n_k: int, d_k: int, d_v: int, heads: int, parts: int) -> dict[str, int]:
