@@ -153,7 +153,8 @@ def test_gradients_of_parts_are_added_up(
 
 
 @pytest.mark.slow
-def test_passes_in_parts_are_traced(monkeypatch: Any) -> None:
+@pytest.mark.parametrize("in_shares", [False, True])
+def test_passes_in_parts_are_traced(in_shares: bool) -> None:
     """They launch what is launched when nothing is traced, by a stand-in for the driver."""
     pytest.importorskip("triton")
     from pytorch.test_torch_lengths import Told, check
@@ -161,6 +162,7 @@ def test_passes_in_parts_are_traced(monkeypatch: Any) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(launching, "long_enough", lambda *given: True)
         patched.setattr(launching, "parts_of_heads", lambda *given: 4)
+        patched.setattr(launching, "even_shares", lambda *given: in_shares)
         told = Told(patched)
         assert [check(told, (1, 1, 16, n, n), 512, None, None) for n in (200, 210)] == [2, 2]
         kernels = [each for each in told.noted if each[0] == "launch"]
