@@ -226,25 +226,9 @@ def flipped(text: str) -> str:
     return text[:begin] + body + text[end:]
 
 
-def emitted() -> str:
-    """The kernels of a backward pass, in 16 parts of 8 heads."""
-    from pebblesim.advice import cards
-    from pebblesim.operator.heads.parts import of_part_of_heads, sizes_of_part
-    from pebblesim.operator.pattern import Pattern, band_of
-    from pebblesim.operator.planning import chosen
-    from pebblesim.operator.texts import written
-
-    pattern = of_part_of_heads(Pattern(shared=128, mask=band_of(right=0, rows=128)), 16)
-    dims = sizes_of_part((("n_q", 2**17), ("n_k", 1024), ("d_k", 576), ("d_v", 512)), 16)
-    made = chosen("backward", dims, 16, "bfloat16", pattern, None, cards.card("H200"))
-    return written(
-        made.forecast.tiling, dims[2:], made.even, False, False, "bfloat16", pattern._replace(apart=True), 576**-0.5
-    ).text
-
-
 def variants() -> dict[str, tuple[str, str]]:
     """Texts by name, and the kernels that are another's."""
-    text = emitted()
+    text = Path(__file__).with_name("latent_before.txt").read_text(encoding="utf-8")
     dK, dV = ("dK", "dS", "Q"), ("dV", "P", "dO")
     v_16, v_32 = rows_of(text, 16, 4), rows_of(text, 32, 8)
     return {
