@@ -1,9 +1,9 @@
 """Gluon kernels of tables of pairs: rows stay in shared memory, keys are streamed, each tile of scores goes to memory.
 
 A tile of scores is a sum over parts of the rows, `c` columns each: the rows that stay are in as many buffers, and parts
-of keys are a ring. Where a ring leaves no room for all rows, the last parts stay in registers: the others are given
-back one after the other in the last tile of scores, so that those of the block's next rows arrive while it ends. A warpgroup has 64 rows
-of each tile, works its entries out in registers, and hands them to the copy engine, which writes them while the
+of keys are a ring. Where a ring leaves no room for all rows, the last parts stay in registers. The others are given
+back one after the other in the last tile of scores, so that the block's next rows arrive while it ends. A warpgroup has
+64 rows of each tile, works its entries out in registers, and hands them to the copy engine, which writes them while the
 next tile's products run. Entries of another table that take part in that are fetched before, one tile ahead. Each
 warpgroup begins when the one before has issued most of its first products: then one takes exponentials while the
 products of another run, which a ring of a whole tile allows. The tables are as other kernels of the file read them,
@@ -157,7 +157,9 @@ class ScoresRoles(PartsRoles):
             half = both(k.equals(self.parts // 2), number + 1 < high)
             body.append(st.When(half, tuple(self._fetch(self.before, number + 1))))
         earlier = both(both(k > 0, k <= self.stay), ends)
-        given_back = st.When(earlier, (st.Arrive(freed(self.rows.name, k - 1)),))  # those of the next tile come meanwhile
+        given_back = st.When(
+            earlier, (st.Arrive(freed(self.rows.name, k - 1)),)
+        )  # those of the next tile come meanwhile
         self.one_behind((to,), self.ring.name, self.parts, body, given_back)
         if not self.kept:
             self.say(st.When(ends, (st.Arrive(freed(self.rows.name, Number(self.parts - 1))),)))

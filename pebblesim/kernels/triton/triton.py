@@ -52,7 +52,7 @@ LOGARITHM = "L"
 """The tensor that holds logarithms of sums, to base 2."""
 
 APART = "apart"
-"""An argument of `run`: by the name of a gradient of keys, of how many parts a sum is; `run` says where it has fewer."""
+"""An argument of `run`: the number of parts of a gradient of keys, by its name; `run` says where there are fewer."""
 
 SHIFT, SHIFTED = "dL", "v"
 """The gradient of the natural L, an argument of `run`, and the row sums of dO ∘ O that it is taken from.

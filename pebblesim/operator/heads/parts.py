@@ -112,7 +112,7 @@ def of_part_of_heads(pattern: Pattern, parts: int) -> Pattern:
 
 
 def even_shares(tiling: Tiling, dims: Dims, groups: int, parts: int, card: cards.Card) -> bool:
-    """Whether the multiprocessors have even shares of the terms of dK and of dV, as `kernels.gluon.shares` divides them.
+    """Whether multiprocessors have even shares of the terms of dK and of dV, as `kernels.gluon.shares` divides them.
 
     Args:
         tiling: of the pass.
