@@ -15,7 +15,7 @@ from pebblesim.kernels import releases
 from pebblesim.kernels.domains import HOPPER, Call
 from pebblesim.kernels.words import LEAST_SIDE
 from pebblesim.operator.cuts import Cut
-from pebblesim.operator.heads.parts import side_by_side, words_of_parts
+from pebblesim.operator.heads.parts import even_shares, side_by_side, sizes_of_part, words_of_parts
 from pebblesim.operator.pattern import Pattern, band_of, limits
 from pebblesim.operator.planning import CARD, ROOM, at_sizes, chosen, first_at, ranked_for, supported
 from pebblesim.operator.sizes import (
@@ -117,7 +117,9 @@ class KernelPlan:
                 parts, made = self.side_by_side
                 line = f"  but the {shared:,} heads that share keys are in {parts} parts side by side: {made.tiling}"
                 lines.append(f"{line}{self._time(made, ': ')}, limited by {made.binds}")
-                words = words_of_parts(dims["n_k"], self.dims["d_k"], self.dims["d_v"], self.heads, parts)
+                own = sizes_of_part(tuple(self.dims.items()), parts)
+                shares = even_shares(made.tiling, own, self.heads, parts, cards.card(self.card))
+                words = words_of_parts(dims["n_k"], self.dims["d_k"], self.dims["d_v"], self.heads, parts, shares)
                 said = f"{words['copied']:,} words of 16 bits and {words['summed']:,} of float32"
                 lines.append(f"  besides, copies of keys and values, and sums of their gradients: {said}")
             if taken or best.seconds > free.seconds:

@@ -29,7 +29,7 @@ from pebblesim.kernels.gluon.roles import Roles
 from pebblesim.kernels.gluon.scores import ScoresRoles
 from pebblesim.kernels.gluon.sequences import SequencesRoles
 from pebblesim.kernels.gluon.sequences_plan import sequences_of
-from pebblesim.kernels.gluon.shares import SharesRoles
+from pebblesim.kernels.gluon.shares import SharesRoles, columns_of_tile
 from pebblesim.kernels.gluon.text import HELPERS, common
 from pebblesim.kernels.gluon.widths import divided
 from pebblesim.kernels.gluon.writer import GluonWriter
@@ -113,7 +113,9 @@ def gluon(
     setting = replace(setting, sums=sums, apart=apart)
 
     def written(setting: Setting, launch: Launch, name: str) -> Writes:
-        found = _planned(program, launch, sizes, stages, persistent, setting.tables, streams)
+        if in_shares:
+            setting = replace(setting, sizes=_whole_tiles(launch, setting.sizes))
+        found = _planned(program, launch, setting.sizes, stages, persistent, setting.tables, streams)
         if found is None:
             return Writer(setting, launch, name)
         block, roles = found
@@ -130,6 +132,15 @@ def gluon(
         raise refused(program, "it has no single loop within a grid of one dimension")
     of_tables = {launch.name: OF_TABLES for launch in made if launch.kind != "fill" and _is_of_table(launch)}
     return module(setting, made, written, of_tables, OTHERS, HELPERS["imports"], partial(_common, setting))
+
+
+def _whole_tiles(launch: Launch, sizes: ir.Sizes) -> ir.Sizes:
+    """Sizes with which the columns of a gradient of keys are whole tiles, if there are such."""
+    written = {node.tensor.name for node in ir.walk(launch.block) if isinstance(node, ir.Write)}
+    if len(launch.grid) < 2 or written.isdisjoint(OF_KEYS):
+        return sizes
+    columns = launch.grid[1].range
+    return {**sizes, str(columns.block): columns_of_tile(sizes[columns.dim], ir.length(columns.block, sizes))}
 
 
 def _check_pairs(program: ir.Program, made: list[Launch], sizes: ir.Sizes, mask: Mask | None) -> None:

@@ -19,6 +19,19 @@ from pebblesim.kernels.terms import ZERO, Name, Term, call, term
 from pebblesim.kernels.triton.ranges import Setting
 from pebblesim.kernels.triton.triton import APART
 
+WHOLE = 256
+"""Columns of the widest tile of a product."""
+
+
+def columns_of_tile(d: int, given: int) -> int:
+    """Columns of a tile of d columns, so many of which are given: wider ones where these leave no part of a tile."""
+    return WHOLE if d % given and d % WHOLE == 0 else given
+
+
+def shares_of(pairs: int, parts: int, multiprocessors: int) -> int:
+    """Shares of the terms of so many pairs of tiles, at most one for each part of the heads; `run` has it as text."""
+    return max(min(multiprocessors // pairs, parts), 1)
+
 
 class SharesRoles(ProductRoles):
     """Makes the statements of both roles."""
