@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tensors import check_kernels  # noqa: E402
 
 from pebblesim.advice import cards, tiles  # noqa: E402
 from pebblesim.operator.heads import apart as heads_apart, parts  # noqa: E402
+from pebblesim.operator.heads.parts import even_shares  # noqa: E402
 from pebblesim.operator.known.tape import noted  # noqa: E402
 from pebblesim.operator.launching import fresh, launching  # noqa: E402
 from pebblesim.operator.pattern import Pattern, band_of  # noqa: E402
@@ -50,10 +52,32 @@ def test_a_plan_says_what_parts_cost() -> None:
     """The words are those of docs/hopper.md."""
     made = plan(1024, 576, 128, kv_heads=1, d_v=512)
     (line,) = (each for each in str(made).splitlines() if "besides" in each)
-    assert f"{17 * 1024 * 1088:,} words of 16 bits and {32 * 1024 * 1088:,} of float32" in line
+    summed = 2 * 1024 * (11 * 576 + 16 * 512)  # shares of 4 pairs of 3 tiles, and of 2, for 132 multiprocessors
+    assert f"{17 * 1024 * 1088:,} words of 16 bits and {summed:,} of float32" in line
     assert made.side_by_side is not None and made.side_by_side[0] == 16
     assert made.side_by_side[1].seconds < 0.7 * made.backward[0].seconds
     assert plan(4096, 576, 16, kv_heads=1, d_v=512).side_by_side is None
+
+
+@pytest.mark.parametrize(
+    ("n_k", "d_k", "d_v", "groups", "parts", "shares"),
+    [
+        (1024, 576, 512, 1, 16, {"dK": 11, "dV": 16}),
+        (2048, 576, 512, 1, 8, {"dK": 5, "dV": 8}),
+        (1024, 576, 512, 1, 8, None),  # 8 shares of 12 pairs
+        (4096, 576, 512, 2, 2, None),  # more pairs than multiprocessors
+        (8730, 192, 192, 2, 2, None),  # one share of 70 pairs
+    ],
+)
+def test_shares_are_taken_where_multiprocessors_have_even_ones(
+    n_k: int, d_k: int, d_v: int, groups: int, parts: int, shares: dict[str, int] | None
+) -> None:
+    tiling = next(each for each in tiles.HOPPER if each.schedule == "small-cache-backward-resident" and each.rows == 0)
+    tiling = replace(tiling, blocks={"a": 128, "b": 128, "c": 64, "e": 192})
+    dims = (("n_q", 2**16), ("n_k", n_k), ("d_k", d_k), ("d_v", d_v))
+    assert even_shares(tiling, dims, groups, parts, H200) == shares
+    two_pass = next(each for each in tiles.HOPPER if each.schedule == "backward-two-pass-blocked")
+    assert even_shares(two_pass, dims, groups, parts, H200) is None
 
 
 def test_parts_need_room() -> None:
