@@ -29,9 +29,7 @@ BLOCKS = {"a": 128, "b": 128, "c": 64, "e": 64}
         (1, 4, 140, False, 3, 3),
     ],
 )
-def test_shares_move_the_words_of_parts_but_for_their_sums(
-    monkeypatch, groups, parts, n, causal, most, shares
-) -> None:
+def test_shares_move_the_words_of_parts_but_for_their_sums(monkeypatch, groups, parts, n, causal, most, shares) -> None:
     """Beside the same kernels whose blocks have a part's tile each; sums are what they are, in float64."""
     monkeypatch.setattr(
         triton_interpreter,

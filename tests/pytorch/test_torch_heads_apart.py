@@ -186,7 +186,8 @@ def test_passes_in_parts_are_traced(in_shares: bool) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(launching, "long_enough", lambda *given: True)
         patched.setattr(launching, "parts_of_heads", lambda *given: 4)
-        patched.setattr(launching, "even_shares", lambda *given: in_shares)
+        if in_shares:
+            patched.setattr(launching, "even_shares", lambda *given: True)
         told = Told(patched)
         assert [check(told, (1, 1, 16, n, n), 512, None, None) for n in (200, 210)] == [2, 2]
         kernels = [each for each in told.noted if each[0] == "launch"]

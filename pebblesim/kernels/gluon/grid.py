@@ -78,7 +78,12 @@ class Grid(Lowering):
         if not self.numbers:
             head = st.Let(("head", name), (call("program_id", 1), call("program_id", 0)))
             return [head, *self.split_head(), *body]
-        each = [*self.placed(term("tile"))]
+        own, each = term("tile"), list[st.Statement]()
+        if self.in_turns:
+            first = call("program_id", 0)
+            own, place = term("taken"), (term("turn") + first) % "many" * call("num_programs", 0)
+            each.append(st.Let(("taken",), (first + place,), "blocks begin with different ones of theirs"))
+        each += self.placed(own)
         if longest_last(scope.launch, scope.launch.grid[0], scope.mask):
             each.append(st.Let((name,), (term("tiles") - 1 - self.number,)))
         each += [*self.split_head(), *body]
@@ -87,6 +92,10 @@ class Grid(Lowering):
             return [*opening, st.Let(("tile",), (call("program_id", 0),)), *each]
         blocks = call("num_programs", 0)
         turn = st.Let(("turn",), (term("tile") // blocks,))
+        if self.in_turns:
+            opening.append(
+                st.Let(("many",), ((self.many - 1 - call("program_id", 0)) // blocks + 1,), "tiles of a block")
+            )
         filled = st.Let(("filled",), (self.fills(),), more=True)
         loop = st.For("tile", call("program_id", 0), self.many, (turn, *each, filled), step=blocks)
         return [*opening, st.Let(("filled",), (Number(0),), "slots of each ring before a tile"), loop]
@@ -99,6 +108,12 @@ class Grid(Lowering):
     def of_head(self) -> Term:
         """The number of tiles of a head."""
         return term("tiles")
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether blocks that have several tiles begin with different ones of theirs: under a mask, where the longest
+        come first, all blocks would begin a tile at the same time, and ask memory for its rows."""
+        return False
 
     @property
     def many(self) -> Term:

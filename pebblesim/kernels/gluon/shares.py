@@ -15,7 +15,7 @@ from pebblesim.kernels.gluon.block import Block, filled, freed
 from pebblesim.kernels.gluon.boxes import HEADS, SPLIT
 from pebblesim.kernels.gluon.product import ProductRoles
 from pebblesim.kernels.gluon.roles import expecting
-from pebblesim.kernels.terms import ZERO, Name, Term, call, term
+from pebblesim.kernels.terms import ZERO, Name, Term, call, minimum, term
 from pebblesim.kernels.triton.ranges import Setting
 from pebblesim.kernels.triton.triton import APART
 
@@ -38,7 +38,7 @@ class SharesRoles(ProductRoles):
 
     def __init__(self, setting: Setting, plan: Block) -> None:
         super().__init__(setting, plan)
-        self.reserve("parts", "shares", "share", "groups", "pair", "low", "high", "among")
+        self.reserve("parts", "shares", "share", "groups", "pair", "low", "high", "chunk", "within", "among")
 
     @staticmethod
     def suits(plan: Block) -> bool:
@@ -103,18 +103,29 @@ class SharesRoles(ProductRoles):
     # The warp that loads
 
     def loading(self) -> list[st.Statement]:
-        """The statements of the warp that loads: from the last term to the first, and back in the second turn."""
-        k, slot, full, among = term("k"), Name("slot"), filled("", "slot"), term("among")
+        """The statements of the warp that loads: from the last term to the first, and back in the second turn.
+
+        Of as many queries as a tile has keys, terms of one part of the heads come after those of another one: they lie
+        side by side in memory.
+        """
+        k, slot, full, within = term("k"), Name("slot"), filled("", "slot"), term("within")
+        together = max(self.plan.height * self.setting.strides.shared // self.right.rows, 1)
         back = term("turn") * (term("end") - 1 - k * 2)
-        at = term("high") * "parts" - 1 - "share" - (k + back) * "shares"
+        at, many = (k + back) * "shares" + "share", term("parts") * together
+        behind = term("chunk") * together
+        side = minimum(term("high") - "low" - behind, together)
+        found = [
+            st.Let(("chunk", "within"), (at // many, at % many), "from the end"),
+            st.Let(("side",), (side,), "terms of a part of the heads"),
+            st.Let(("head", "among"), (term("group") * "parts" + within // "side", within % "side")),
+            SPLIT,
+        ]
+        part = term("high") - 1 - behind - "among"
         free, left = st.Wait(freed("", slot), term("phase") ^ 1), self.left
-        found = st.Let(("among",), (at,), "the terms of all parts")
-        head = st.Let(("head",), (term("group") * "parts" + among % "parts",))
 
         def brought(number: int) -> list[st.Statement]:
-            part = among // "parts"
             copies = [self.copy(each, slot, part, self.named_tile[1]) for each in self.rights[:number]]
             return [free, *expecting(full, [self.copied(left.read, left.name, slot, self.place(part), full), *copies])]
 
-        body = (found, head, SPLIT, self.scope.slot(k - "first"), *self._of_those_that_exist(brought))
+        body = (*found, self.scope.slot(k - "first"), *self._of_those_that_exist(brought))
         return [st.For("k", term("first"), term("end"), body, of=self.nest.inner)]
