@@ -129,7 +129,7 @@ def even_shares(tiling: Tiling, dims: Dims, groups: int, parts: int, card: cards
         return None
     for name, d in (("dK", sizes["d_k"]), ("dV", sizes["d_v"])):
         wide = -(-d // columns_of_tile(d, tiling.blocks["e"]))
-        pairs = -(-(-(-sizes["n_k"] // tiling.blocks["a"])) // 2) * wide * groups
+        pairs = -(-sizes["n_k"] // (2 * tiling.blocks["a"])) * wide * groups
         found[name] = shares_of(pairs, parts, most)
         if not EVEN * most <= 100 * pairs * found[name] <= 100 * most:
             return None
