@@ -18,12 +18,9 @@ class PartsRoles(TablesRoles):
         self.nest: Nest = plan.nest
         self.reserve("last", "slot", "phase", "k")
 
-    def one_behind(
-        self, to: tuple[Held, ...], ring: str, parts: int, issued: list[st.Statement], *beside: st.Statement
-    ) -> None:
-        """A loop over parts that waits for the products before those issued, and then does what is `beside`; behind it,
-        wait for the last ones."""
+    def one_behind(self, to: tuple[Held, ...], ring: str, parts: int, issued: list[st.Statement]) -> None:
+        """A loop over parts that waits for the products before those issued; behind it, wait for the last ones."""
         free = st.Arrive(freed(ring, "last"))
         earlier = st.When(term("k") > 0, (st.Settle(to, len(to)), free))
-        body = (*issued, earlier, *beside, st.Let(("last",), (Name("slot"),)))
+        body = (*issued, earlier, st.Let(("last",), (Name("slot"),)))
         self.say(st.For("k", ZERO, Number(parts), body, unrolled=True), st.Settle(to, 0), free)

@@ -1,9 +1,8 @@
 """Gluon kernels of tables of pairs: rows stay in shared memory, keys are streamed, each tile of scores goes to memory.
 
 A tile of scores is a sum over parts of the rows, `c` columns each: the rows that stay are in as many buffers, and parts
-of keys are a ring. Where a ring leaves no room for all rows, the last parts stay in registers. The others are given
-back one after the other in the last tile of scores, so that the block's next rows arrive while it ends. A warpgroup has
-64 rows of each tile, works its entries out in registers, and hands them to the copy engine, which writes them while the
+of keys are a ring. Where a ring leaves no room for all rows, the first parts stay in registers. A warpgroup has 64 rows
+of each tile, works its entries out in registers, and hands them to the copy engine, which writes them while the
 next tile's products run. Entries of another table that take part in that are fetched before, one tile ahead. Each
 warpgroup begins when the one before has issued most of its first products: then one takes exponentials while the
 products of another run, which a ring of a whole tile allows. The tables are as other kernels of the file read them,
@@ -39,8 +38,7 @@ class ScoresRoles(PartsRoles):
         super().__init__(setting, plan)
         self.plan = less(plan, KernelProgram((), (), tuple(self.allocated())).shared - SHARED)
         self.rows, self.ring = self.plan.buffers.values()
-        self.parts, self.stay = self.rows.across, self.rows.slots  # of these, some in shared memory
-        self.kept = self.parts - self.stay  # and others in registers
+        self.parts, self.kept = self.rows.across, self.rows.across - self.rows.slots  # of these, some in registers
         self.reserve(f"{self.ring.name}_kept", f"{self.rows.name}_kept")
         self.reserve("sum", "turns", "many", "taken")
         self.special = {self.rows.read: self._hold, self.nest.inner: self._sum}
@@ -57,16 +55,19 @@ class ScoresRoles(PartsRoles):
     def staying(self, buffer: Buffer) -> list[st.Statement]:
         """The parts of the rows that stay; those that go on into registers arrive in slots of the ring."""
         k, slot = term("k"), Name("slot")
-        rows = self.copy(buffer, k, self.number, k)
         made: list[st.Statement] = []
-        made.append(st.For("k", ZERO, Number(self.stay), tuple(self.filling(buffer, k, term("turn") & 1, [rows]))))
         if self.kept:
             full = filled(self.ring.name, slot)
-            copied = self.copy(buffer, ZERO, self.number, k + self.stay, slot)
-            part = replace(copied, barrier=full, room=self._in_ring())
+            part = replace(self.copy(buffer, ZERO, self.number, k, slot), barrier=full, room=self._in_ring())
             body = [self._slot_of_rows(), *self.filling(self.ring, slot, term("phase"), [part])]
             made.append(st.For("k", ZERO, Number(self.kept), tuple(body)))
-        return made
+        rows = self.copy(buffer, self._room_of_rows(), self.number, k)
+        filling = self.filling(buffer, self._room_of_rows(), term("turn") & 1, [rows])
+        return [*made, st.For("k", Number(self.kept), Number(self.parts), tuple(filling))]
+
+    def _room_of_rows(self) -> Term:
+        """Where part k of the rows is in shared memory."""
+        return term("k") - self.kept
 
     def _in_ring(self) -> Term:
         """A slot of the ring, as it is for a part of the rows."""
@@ -106,8 +107,8 @@ class ScoresRoles(PartsRoles):
             body = (self._slot_of_rows(), wait, keep, st.Fence(), st.Arrive(freed(self.ring.name, "slot")))
             self.say(st.Let((name,), (Items((), round=True),), "in registers"))
             self.say(st.For("k", ZERO, Number(self.kept), body, unrolled=True))
-        there = st.Wait(filled(self.rows.name, term("k")), term("turn") & 1, line=self.rows.read.line)
-        self.say(st.For("k", ZERO, Number(self.stay), (there,), unrolled=True))
+        there = st.Wait(filled(self.rows.name, self._room_of_rows()), term("turn") & 1, line=self.rows.read.line)
+        self.say(st.For("k", Number(self.kept), Number(self.parts), (there,), unrolled=True))
 
     def _rows_of(self, part: Term) -> Term:
         """The warpgroup's rows of a part in shared memory."""
@@ -144,9 +145,9 @@ class ScoresRoles(PartsRoles):
         number, k = self.scope.numbers[self.plan.loop.range], term("k")
         to = self.issued_all(self.nest.product)
         (low, high), last, turns = self.scope.limits(), self.plan.turns, Name("turns")
-        rows, held = self._rows_of(self.rows.slot(k)), Name(f"{self.rows.name}_kept").along(f"[k - {self.stay}]")
-        rows = Choice(k < self.stay, rows, held) if self.kept else rows
-        first, ends = number.equals(low), (number + 1).equals(high)
+        rows = self._rows_of(self.rows.slot(self._room_of_rows()))
+        rows = Choice(k < self.kept, Name(f"{self.rows.name}_kept").along("[k]"), rows) if self.kept else rows
+        first = number.equals(low)
         if last:
             self.say(st.When(both(term("w") > 0, first), (st.Wait(turns.index(term("w") - 1), term("turn") & 1),)))
         body: list[st.Statement] = [
@@ -161,13 +162,10 @@ class ScoresRoles(PartsRoles):
         if self.before is not None:
             half = both(k.equals(self.parts // 2), number + 1 < high)
             body.append(st.When(half, tuple(self._fetch(self.before, number + 1))))
-        earlier = both(both(k > 0, k <= self.stay), ends)
-        given_back = st.When(
-            earlier, (st.Arrive(freed(self.rows.name, k - 1)),)
-        )  # those of the next tile come meanwhile
-        self.one_behind((to,), self.ring.name, self.parts, body, given_back)
-        if not self.kept:
-            self.say(st.When(ends, (st.Arrive(freed(self.rows.name, Number(self.parts - 1))),)))
+        self.one_behind((to,), self.ring.name, self.parts, body)
+        free = st.Arrive(freed(self.rows.name, self._room_of_rows()))
+        of_next = st.For("k", Number(self.kept), Number(self.parts), (free,), unrolled=True)
+        self.say(st.When((number + 1).equals(high), (of_next,)))  # those of the next tile come meanwhile
 
     def _take(self) -> None:
         """Take a tile of another table, once it is there."""
