@@ -41,8 +41,10 @@ KINDS: dict[str, tuple[int, int, int, int, bool]] = {
     **{f"n = {n}, d = {d}, causal": (2, 8, n, d, False) for d in (64, 128, 256, 512) for n in (512, 511)},
     "16 heads on 2, n = 511, d = 128, causal": (1, 16, 511, 128, False),
     "packed, n = 511, d = 128": (1, 8, 511, 128, True),
+    "sinks, n = 511, d = 128, causal": (2, 8, 511, 128, False),
+    "sinks, 16 heads on 2, n = 511, d = 64, causal": (1, 16, 511, 64, False),
 }
-"""Batches, heads, tokens, head dimension, and whether sequences are packed."""
+"""Batches, heads, tokens, head dimension, and whether sequences are packed. With sinks, they have a gradient."""
 
 
 def patch(patched: pytest.MonkeyPatch) -> Card:
@@ -131,15 +133,16 @@ def row(name: str) -> str:
     starts = torch.tensor([0, 100, 300, n], dtype=torch.int32) if packed else None
     limited = masks.Asked(None, None, None, 0, False, d**-0.5, 0.0, None, False)
     asked = limited if starts is None else limited._replace(right=None)
-    inputs = Q, K, V, None, *((None, None) if starts is None else (starts, None, None))
+    sinks = torch.empty(heads, dtype=torch.bfloat16) if name.startswith("sinks") else None
+    inputs = Q, K, V, sinks, *((None, None) if starts is None else (starts, None, None))
     function = operators.without_notes if starts is None else eager._with_ranges
 
     def forward() -> Any:
         return recorded.made(function, inputs, asked[2:])
 
     out, L, *ranges = forward()
-    saved = Q, K, V, out, L, None, *(ranges or (None, None))
-    backward = partial(recorded.made, *eager._backward(dO, None, saved, False, asked[2:])[1:])
+    saved = Q, K, V, out, L, sinks, *(ranges or (None, None))
+    backward = partial(recorded.made, *eager._backward(dO, None, saved, sinks is not None, asked[2:])[1:])
     both = counted(forward), counted(backward)
     cells = (f"{kernels} + {others}, {memory}" for kernels, others, memory in both)
     return f"| {name} | {' | '.join(cells)} |"

@@ -171,7 +171,8 @@ def chosen(
         return free
     rounded = asked.rounded(STEPS)
     for lengths in rounded, dims:  # rounded ones may be equal, and can then be cut where these cannot
-        like = _fastest(asked._replace(dims=lengths))
+        plain = tuple((name, int(size)) for name, size in lengths)  # what is kept is for no expressions
+        like = _fastest(asked._replace(dims=plain))
         if like.cut is None:
             break
         for made in _in_parts(asked, room, like.cut):

@@ -256,3 +256,54 @@ def test_kernels_that_cap_scores_keep_their_tiles_in_registers(
 ) -> None:
     d = min(tiles.widths[1], tiles.domain.softcap)
     check(tiles, d, mask, n, tmp_path, monkeypatch, shared, rows, softcap=30.0)
+
+
+def texts_with_sinks(n: int, window: bool, batch: int) -> tuple[str, str]:
+    """The kernels of a backward pass with sinks for layers as in gpt-oss, and the name of the last one."""
+    from pebblesim.advice import cards
+    from pebblesim.operator.pattern import Pattern, band_of
+    from pebblesim.operator.planning import chosen
+    from pebblesim.operator.texts import written
+
+    pattern = Pattern(band_of(127 if window else None, 0, False, 8), 8)
+    dims = (("n_q", 8 * n), ("n_k", n), ("d_k", 64), ("d_v", 64))
+    choice = chosen("backward", dims, 8 * batch, "bfloat16", pattern, 2**30, cards.card("H200"))
+    own = pattern._replace(sinks=True)
+    found = written(choice.forecast.tiling, dims[2:], choice.even, False, False, "bfloat16", own, 0.125)
+    name, beside = found.kernels[-2:]
+    assert beside == f"{name}_and_sums"
+    return found.text, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "window", "batch"), [(352, True, 8), (676, False, 2), (4096, False, 1)])
+def test_blocks_that_sum_cost_the_others_no_register(n: int, window: bool, batch: int, tmp_path: Path) -> None:
+    """Nothing more of the last kernel is in local memory, and its shared memory is as large, on a Hopper card."""
+    text, name = texts_with_sinks(n, window, batch)
+    alone = re.sub(r"    if sums_of_sinks is None:.*_and_sums\[\(grid", f"    {name}_and_sums[(grid", text, flags=re.S)
+    vectors = {"v_ptr", "L_ptr", "L_in_rows_ptr", "sums_v_ptr", "sums_L_ptr"}
+    if f"@gluon.jit\ndef {name}_rows" in text:
+        found = [
+            compiled(each, kernel, vectors, tmp_path) for each, kernel in ((text, name), (alone, f"{name}_and_sums"))
+        ]
+        (code, shared), (with_sums, its_shared) = found
+        assert its_shared == shared and with_sums.count("STL") == code.count("STL")
+        return
+    assert [in_local_memory(text, kernel, vectors) for kernel in (name, f"{name}_and_sums")] == [False, False]
+
+
+def in_local_memory(text: str, name: str, vectors: set[str]) -> bool:
+    """Whether a Triton kernel has words in local memory."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from pebblesim.kernels.module import module_of
+
+    function = getattr(module_of(text), name)
+    types = dict.fromkeys(function.arg_names, "i32")
+    types |= {each: "*fp32" if each in vectors else "*bf16" for each in types if each.endswith("_ptr")}
+    divided = {(at,): [["tt.divisibility", 16]] for at, each in enumerate(types) if each.endswith("_ptr")}
+    source = ASTSource(function, signature=types, attrs=divided)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+    return ".local" in made.asm["ptx"]
