@@ -12,13 +12,14 @@ from hypothesis import given, settings, strategies as st
 
 from pebblesim.advice import cards
 from pebblesim.core.errors import UsageError
+from pebblesim.kernels.gluon import gradients
 from pebblesim.kernels.gluon.gluon import gluon
 from pebblesim.kernels.passes.bias import biased
 from pebblesim.kernels.passes.bias_stays import OF_PART, SPAN, gradients_at_once
 from pebblesim.kernels.tables import moved_words
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
-from pebblesim.operator.bias import forecast as forecast_of_bias
+from pebblesim.operator.bias import forecast as forecast_of_bias, programs
 
 SCALE = 0.25
 
@@ -51,23 +52,33 @@ def drawn(batch: int, R: int, heads: int, n_q: int, n_k: int, d: tuple[int, int]
     return x
 
 
-def right(x: dict[str, np.ndarray], parts: int) -> dict[str, np.ndarray]:
+def right(x: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """dQ and dB from their definitions."""
     S = SCALE * x["Q"] @ x["K"].swapaxes(3, 4) + x["bias"]
     P = np.exp2(S * np.log2(np.e) - x["L"][..., None])
     dS = P * (x["dO"] @ x["V"].swapaxes(3, 4) - x["v"][..., None])
-    R = dS.shape[1]
-    each = -(-R // parts)
-    dB = [dS[:, at * each : (at + 1) * each].sum(1, keepdims=True) for at in range(parts)]
-    return {"dQ": SCALE * dS @ x["K"], "dB": np.concatenate(dB, 1)}
+    return {"dQ": SCALE * dS @ x["K"], "dB": dS.sum(1)}
 
 
-def run(source: str, x: dict[str, np.ndarray], parts: int, seed: int, tokens: bool = False) -> Any:
+def parts_of(x: dict[str, np.ndarray]) -> list[int]:
+    """How many blocks have sequences of each head: on a card of three multiprocessors, by going through all of them."""
+    batch, R, heads, n_q, _ = x["Q"].shape
+    whole = R + gradients.BEGINNING
+    blocks = max(3 // -(-n_q // 64), 1)
+    each = max(-(-batch * heads * whole // blocks), gradients.FEWEST)
+    return [len({at // each for at in range(head * whole, (head + 1) * whole)}) for head in range(batch * heads)]
+
+
+def run(source: str, x: dict[str, np.ndarray], seed: int, tokens: bool = False) -> Any:
     """What the kernels write, and the words that they move; `tokens`: heads of a position are next to each other."""
     batch, R, heads, n_q, _ = x["Q"].shape
     n_k = x["K"].shape[3]
 
-    shapes = {"dQ": x["Q"].shape, "dB": (batch, parts, heads, n_q, -(-n_k // 8) * 8)}  # in rows of groups of 8 words
+    parts = parts_of(x)
+    shapes = {
+        "dQ": x["Q"].shape,
+        "dB": (batch, max(parts) + 1, heads, n_q, -(-n_k // 8) * 8),
+    }  # in rows of groups of 8 words
 
     def apart(shape: tuple[int, ...]) -> tuple[int, ...]:
         _, copies, h, n, width = shape
@@ -89,7 +100,8 @@ def run(source: str, x: dict[str, np.ndarray], parts: int, seed: int, tokens: bo
         results={name: (shape, apart(shape)) for name, shape in shapes.items()},
         wide={"L", "v", "dB"},
     )
-    return {"dQ": made["dQ"], "dB": made["dB"][..., :n_k]}, words
+    dB = np.stack([made["dB"][at // heads, : parts[at], at % heads, :, :n_k].sum(0) for at in range(batch * heads)])
+    return {"dQ": made["dQ"], "dB": dB.reshape(batch, heads, n_q, n_k)}, words
 
 
 def close(made: dict[str, np.ndarray], true: dict[str, np.ndarray]) -> None:
@@ -105,42 +117,63 @@ def test_values_words_and_no_race(data: Any, side: int, tokens: bool) -> None:
     span = shares * data.draw(st.integers(1, 3)) * side
     n_q, n_k = data.draw(st.integers(1, 150)), data.draw(st.integers(1, span))
     batch, R, heads = (data.draw(st.integers(1, most)) for most in (2, 5, 2))
-    each = -(-R // data.draw(st.integers(1, R)))
-    parts, seed = -(-R // each), data.draw(st.integers(0, 99))
+    seed = data.draw(st.integers(0, 99))
     stages = data.draw(st.integers(2, 3 if span <= 192 else 2))  # as many as there is shared memory for
     d = data.draw(st.tuples(*[st.sampled_from([16, 24, 32])] * 2))
     x = drawn(batch, R, heads, n_q, n_k, d, seed)
-    made, words = run(text(n_q, n_k, d, span, side, stages=stages), x, parts, seed, tokens)
-    close(made, right(x, parts))
+    made, words = run(text(n_q, n_k, d, span, side, stages=stages), x, seed, tokens)
+    close(made, right(x))
     sizes = {
         "R": R,
         "n_q": n_q,
         "n_k": n_k,
         "d_k": d[0],
         "d_v": d[1],
-        OF_PART: each,
+        OF_PART: R,
         "B_r": 64,
         SPAN: span,
         "b_c": side,
     }
     padded = sizes | {"n_k": -(-n_k // 8) * 8}  # rows of dB are written in groups of 8 words
     counted = moved_words(program(), sizes) | {"dB": moved_words(program(), padded)["dB"]}
+    more = sum(parts_of(x)) - batch * heads  # blocks that have some sequences of a head, beside the first one
+    again = {"bias": n_q * n_k * more, "dB": n_q * padded["n_k"] * more}
     for name, (read, written) in counted.items():
         moved = (words["read", name], words["written", name])
-        assert moved == (read * batch * heads, written * batch * heads), name
+        each = again.get(name, 0)
+        assert moved == (read * batch * heads + each * (read > 0), written * batch * heads + each * (written > 0)), name
+
+
+def test_a_head_whose_sequences_several_blocks_have() -> None:
+    """And a block that has only some of those of two heads."""
+    x = drawn(1, 30, 2, 20, 33, (16, 16), 2)
+    assert parts_of(x) == [2, 2]
+    made, _ = run(text(20, 33, (16, 16), 96, 32), x, 1)
+    close(made, right(x))
+
+
+@given(rows=st.integers(1, 900), sequences=st.integers(1, 700), heads=st.integers(1, 40), units=st.integers(1, 200))
+def test_parts_of_heads(rows: int, sequences: int, heads: int, units: int) -> None:
+    """Of each as many as blocks that have some of its sequences; and there is room for those of all heads."""
+    parts = programs.parts_at_once(rows, sequences, heads, units)
+    whole = sequences + gradients.BEGINNING
+    assert parts.whole == whole
+    assert parts.each >= gradients.FEWEST and -(-heads * whole // parts.each) <= max(units // -(-rows // 64), 1)
+    found = [len({at // parts.each for at in range(head * whole, (head + 1) * whole)}) for head in range(heads)]
+    assert found == [parts.of(head) for head in range(heads)] and max(found) <= parts.most
 
 
 def test_what_orders_roles_is_missed() -> None:
     """Without a wait, an arrival or a fence the interpreter finds a race, or roles that wait for ever."""
-    x, parts = drawn(1, 3, 1, 50, 90, (16, 16), 1), 1
+    x = drawn(1, 3, 1, 50, 90, (16, 16), 1)
     lines = text(50, 90, (16, 16), 96, 32).splitlines()
-    run("\n".join(lines), x, parts, 0)
+    run("\n".join(lines), x, 0)
     ordered = [at for at, line in enumerate(lines) if re.match(r"\s+(mbarrier\.(wait|arrive)|fence_async)", line)]
     assert len(ordered) == 9
     for at in ordered:
         indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
         with pytest.raises(AssertionError):
-            run("\n".join([*lines[:at], f"{indent}pass", *lines[at + 1 :]]), x, parts, 0)
+            run("\n".join([*lines[:at], f"{indent}pass", *lines[at + 1 :]]), x, 0)
 
 
 @pytest.mark.parametrize(("d", "span", "B_r"), [((8, 16), 96, 64), ((16, 16), 100, 64), ((16, 16), 96, 128)])

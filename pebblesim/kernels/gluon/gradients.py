@@ -20,12 +20,13 @@ from pebblesim.kernels.gluon.block import ROWS, Block, Buffer, Handed, filled, f
 from pebblesim.kernels.gluon.boxes import COPY
 from pebblesim.kernels.gluon.roles import Issued, Roles
 from pebblesim.kernels.gluon.scope import RowsValues
-from pebblesim.kernels.passes.bias import BIAS
+from pebblesim.kernels.passes.bias import BIAS, divisible
 from pebblesim.kernels.passes.sequences import SEQUENCES
 from pebblesim.kernels.products import factors, products
 from pebblesim.kernels.strides import WORDS
 from pebblesim.kernels.terms import (
     NOTHING,
+    ONE,
     ZERO,
     Held,
     Items,
@@ -36,6 +37,7 @@ from pebblesim.kernels.terms import (
     all_of,
     call,
     constant,
+    maximum,
     minimum,
     only,
     own,
@@ -54,7 +56,14 @@ SHARES = {64: 2, 32: 3}
 """Warpgroups that divide the keys of a block, by the keys of a tile: three have registers for small ones."""
 
 TURN = "turn"
-"""The name of the number of a sequence, from the first of its part on."""
+"""The name of the number of a sequence, from the first of its block on."""
+
+BEGINNING, FEWEST = 10, 18
+"""Sequences that a block could have in the time that it takes to read its rows of a bias, and to write those of dB; and
+the fewest of a block, with these."""
+
+AFTER = st.Let((TURN,), (ONE,), more=True)
+"""The statement that counts the sequences of a block."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -155,7 +164,8 @@ class GradientsRoles(Roles):
 
     def __init__(self, setting: Setting, plan: Gradients) -> None:
         super().__init__(setting, plan)
-        self.reserve("share", "p", "begin", "end", "parts", TURN, COPY, "bias_of_all", "at_j")
+        self.reserve("matrix", "p", "begin", "end", "first", "behind", "each", "all_of_them", "whole")
+        self.reserve(TURN, COPY, "bias_of_all", "at_j")
         self.sums: list[Held] = []  # of dB, for each tile of keys
         self.operands: dict[ir.Tile, Term] = {}  # what products take from registers
         self.tile_now = 0
@@ -166,29 +176,43 @@ class GradientsRoles(Roles):
 
     @property
     def numbers(self) -> list[str]:
-        """The parts of the sequences."""
-        return ["parts"]
+        """Names of the arguments by which a block finds its sequences: how many it has, there are, and a head has."""
+        return ["each", "all_of_them", "whole"]
 
     def grid(self) -> tuple[list[str], str]:
-        """A block for each tile of rows, and for each head and part of the sequences."""
-        keys = self.setting.size(self.plan.keys.range.dim)
-        most = self.plan.shares * self.plan.tiles * self.plan.side
-        lines = [
-            f"    parts = {self.plan.sums.name}_ptr.shape[1]  # of the sequences, each with a dB of its own",
+        """A block for each tile of rows, and for each part of the sequences of all heads.
+
+        There are as many parts as multiprocessors for each tile. A head has `BEGINNING` sequences more than there are,
+        for which its blocks read its bias and write its dB: so they have as much to do, where one has two heads, too.
+        """
+        keys, copies = self.setting.size(self.plan.keys.range.dim), self.setting.size(SEQUENCES)
+        most, own = self.plan.shares * self.plan.tiles * self.plan.side, self.setting.size(self.plan.own.dim)
+        return [
             f"    if {keys} > {most}:",
             f'        raise ValueError("these kernels are for up to {most} keys")',
-        ]
-        return lines, f"triton.cdiv({self.setting.size(self.plan.own.dim)}, {ROWS}), parts * heads"
+            f"    tiles, whole = triton.cdiv({own}, {ROWS}), {copies} + {BEGINNING}",
+            "    units, all_of_them = torch.cuda.get_device_properties(device).multi_processor_count, heads * whole",
+            f"    each = max(triton.cdiv(all_of_them, max(units // tiles, 1)), {FEWEST})",
+            f"    if {self.plan.sums.name}_ptr.shape[1] < triton.cdiv(whole - 1, each) + (each % whole > 0):",
+            '        raise ValueError("dB has no room for the parts of these sequences")',
+        ], "tiles, triton.cdiv(all_of_them, each)"
 
     def within_tile(self, body: list[st.Statement]) -> list[st.Statement]:
-        """The statements of a role, behind those that find the rows, the head, and the first and last sequence."""
-        copies, at = self.setting.size(SEQUENCES), call("program_id", 1)
-        each = call("cdiv", copies, "parts")
-        return [
-            st.Let(("share", "key_head", self.number.id), (at // "own", at % "own", call("program_id", 0))),
-            st.Let(("batch", "p"), (term("share") // "parts", term("share") % "parts")),
-            st.Let(("begin", "end"), (term("p") * each, minimum((term("p") + 1) * each, copies))),
+        """The statements of a role: for each head of a block, behind those that find its first and last sequence."""
+        part, before, several = call("program_id", 1), term("matrix") * "whole", BEGINNING
+        first, behind = maximum(term("begin") - before - several, 0), minimum(term("end") - before, "whole") - several
+        adds = any(isinstance(each, st.Issue) for each in st.within(body))
+        of_head = [
+            st.Let(("batch", "key_head"), (term("matrix") // "own", term("matrix") % "own")),
+            *[st.Let(("p",), (part - before // "each",), "of the parts of the head")] * adds,
+            st.Let(("first", "behind"), (first, behind)),
             *body,
+        ]
+        return [
+            st.Let((self.number.id, "begin"), (call("program_id", 0), part * "each")),
+            st.Let(("end",), (minimum(term("begin") + "each", "all_of_them"),)),
+            st.Let((TURN,), (ZERO,), "sequences before one"),
+            st.For("matrix", term("begin") // "whole", call("cdiv", "end", "whole"), tuple(of_head)),
         ]
 
     def addresses(self, setting: Setting, tensors: list[ir.Tensor]) -> list[st.Statement]:
@@ -231,12 +255,10 @@ class GradientsRoles(Roles):
             fetched += each.down * made.bytes
         free, full = (of(self.ring.barrier, Name("slot")) for of in (freed, filled))
         head = (term("batch") * self.setting.size(SEQUENCES) + number) * "own" + "key_head"
-        body = [*self._turn(number), st.Let(("head",), (head,)), st.Wait(free, term("phase") ^ 1)]
+        body = [self.scope.slot(Name(TURN)), st.Let(("head",), (head,)), st.Wait(free, term("phase") ^ 1)]
         body += [st.Expect(full, fetched), *copies]
-        return [st.For(number.id, Name("begin"), Name("end"), tuple(body), of=plan.loop)]
-
-    def _turn(self, number: Name) -> list[st.Statement]:
-        return [st.Let((TURN,), (number - "begin",)), self.scope.slot(Name(TURN))]
+        body.append(AFTER)
+        return [st.For(number.id, Name("first"), Name("behind"), tuple(body), of=plan.loop)]
 
     # What stays
 
@@ -268,7 +290,8 @@ class GradientsRoles(Roles):
         body = [
             st.Let(("at_j",), (self._columns(at),)),
             st.Copy(held, node.tensor, place, all_of(where), NOTHING, line=node.line),
-            st.Map(held, only(held.to(Word("float32")) * (1.0 / scale), there, left_out)),
+            st.Map(held, held.to(Word("float32"))),
+            st.Map(held, only(divisible(held, scale) * (1.0 / scale), there, left_out)),
             st.Put(room, held),
         ]  # with one fence for all of them, so that all loads are on their way at once
         self.say(st.For("k", ZERO, Number(self.plan.tiles), tuple(body), unrolled=True), st.Fence())
@@ -294,7 +317,7 @@ class GradientsRoles(Roles):
         """The sequences that stream past; what is computed for each tile of keys is written one after the other."""
         number = Name(COPY)
         with self.apart() as made:
-            self.say(*self._turn(number), st.Wait(filled(self.ring.barrier, Name("slot")), Name("phase")))
+            self.say(self.scope.slot(Name(TURN)), st.Wait(filled(self.ring.barrier, Name("slot")), Name("phase")))
             for each in node.body:
                 if each is self.plan.keys:
                     self._operands()
@@ -302,7 +325,7 @@ class GradientsRoles(Roles):
                     self.say(st.Arrive(freed(self.ring.barrier, Name("slot"))))
                 else:
                     self.node(each)
-        self.say(st.For(number.id, Name("begin"), Name("end"), tuple(made), of=node))
+        self.say(st.For(number.id, Name("first"), Name("behind"), (*made, AFTER), of=node))
 
     def _operands(self) -> None:
         """Take the rows of a sequence into registers, which all products of it have as left operands, and vectors."""
