@@ -40,9 +40,9 @@ def tiles_of(tensor, rows, width, several=1):
     return TensorDescriptor(tensor, shape, strides, block, layout)
 
 
-def copies_of(tensor, rows, width):
+def copies_of(tensor, rows, width, kind=gl.bfloat16):
     """For the copy engine: tiles of (batch, copies, heads, n, columns); beyond n and the columns they are 0."""
-    layout = gl.NVMMASharedLayout.get_default_for([1, 1, 1, rows, width], gl.bfloat16)
+    layout = gl.NVMMASharedLayout.get_default_for([1, 1, 1, rows, width], kind)
     return TensorDescriptor(tensor, [*tensor.shape], [*tensor.stride()], [1, 1, 1, rows, width], layout)
 
 

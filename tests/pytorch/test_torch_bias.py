@@ -43,6 +43,7 @@ from pebblesim.operator.bias.programs import (  # noqa: E402
     OF_KEYS,
     OF_QUERIES,
     OF_V,
+    ONWARD,
     at_once,
     kernels_of,
 )
@@ -366,14 +367,15 @@ def test_kernels_move_the_words_that_are_counted(interpreted: None, form: str, p
     assert shared
 
 
-@pytest.mark.parametrize(("form", "most"), [("of all", 384), ("of groups", 384), ("of all", 128)])
+@pytest.mark.parametrize(("form", "most"), [("of all", 384), ("of groups", 384), ("of all", 128), ("of groups", 96)])
 @pytest.mark.parametrize("sides", [(True, True, True), (False, False, True)])
 def test_dQ_and_dB_by_one_kernel(interpreted: None, form: str, most: int, sides: Any, monkeypatch: Any) -> None:
-    """In parts of the sequences, and of the keys: no other kernel of dQ and dB is launched, and words are counted."""
+    """In parts of the sequences, and for some keys after others: no other kernel of dQ and dB is launched, and words
+    are counted."""
     monkeypatch.setattr(kernels, "_at_once", lambda *given: True)
     monkeypatch.setattr(programs_of_bias, "MOST_KEYS", most)
     monkeypatch.setattr(pairs_of_call, "multiprocessors", lambda device: 3)
-    n_q, n_k, heads = 37, 139, 2
+    n_q, n_k, heads = 37, 139 if most > 96 else 250, 2
     launched = Counter[int]()
     run = launches.run
 
@@ -385,7 +387,8 @@ def test_dQ_and_dB_by_one_kernel(interpreted: None, form: str, most: int, sides:
     judge(form, n_q, n_k, d=16, d_v=16, dtype=torch.float16, tolerance=2e-2, sides=sides)
     (batches, groups), number = ((3, 1) if form == "of all" else (6, 2)), -(-n_k // most)
     across = ACROSS if sides[1] else OF_KEYS
-    assert launched == {FORWARD: 1, OF_V: 1, across: 1, AT_ONCE: number}
+    onward = {ONWARD: number - 1} if number > 1 else {}
+    assert launched == {FORWARD: 1, OF_V: 1, across: 1, AT_ONCE: 1, **onward}
     if all(sides):
         pairs = heads * n_q * n_k
         whole = batches // groups + BEGINNING
@@ -395,6 +398,7 @@ def test_dQ_and_dB_by_one_kernel(interpreted: None, form: str, most: int, sides:
         assert WORDS["read", "bias"] == pairs * batches + n_q * n_k * parts
         assert WORDS["written", "dB"] == n_q * -(-n_k // 8) * 8 * parts  # rows of whole groups of 8
         assert WORDS["written", "dQ"] == heads * n_q * 16 * batches * number
+        assert WORDS["read", "dQ_before"] == heads * n_q * 16 * batches * (number - 1)
 
 
 @pytest.mark.parametrize("at_once", [True, False])

@@ -7,7 +7,8 @@ nothing; dS is added to dB, and multiplied by keys from registers while the next
 
 So each warpgroup has the part of dQ of its keys. The last one puts it into shared memory, each other adds its own to
 what is there, and the first writes the sum. It waits for the others alone: these go on with the next sequence, so that
-one takes exponentials while another waits for its products.
+one takes exponentials while another waits for its products. Where dQ goes on with what other keys have added to it, the
+copy engine brings that to the same place, and the last warpgroup adds its own, too.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pebblesim.kernels.gluon.boxes import COPY
 from pebblesim.kernels.gluon.roles import Issued, Roles
 from pebblesim.kernels.gluon.scope import RowsValues
 from pebblesim.kernels.passes.bias import BIAS, divisible
+from pebblesim.kernels.passes.bias_stays import BEFORE
 from pebblesim.kernels.passes.sequences import SEQUENCES
 from pebblesim.kernels.products import factors, products
 from pebblesim.kernels.strides import WORDS
@@ -74,6 +76,7 @@ class Gradients(Block):
         keys: the loop over tiles of keys.
         tiles, side: how many tiles of keys a warpgroup has, and keys of each.
         bias, sums, rows: what stays, the bias and its gradient, and dQ of a sequence.
+        before: what other keys have added to dQ, if there is that.
     """
 
     keys: ir.Loop
@@ -82,6 +85,7 @@ class Gradients(Block):
     bias: ir.Read
     sums: ir.Tile
     rows: ir.Tile
+    before: Buffer | None
 
 
 def gradients_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Gradients | None:
@@ -100,8 +104,13 @@ def gradients_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Gradients | No
     if left or ir.length(rows.block, sizes) != ROWS or min(widths) < LEAST_SIDE:
         return None
     result = product.target.tile
-    room = (1, ROWS, padded(result.ranges[1], sizes))
-    part = Handed(result, "dQ_part", "dQ_part", room, 1, "of the keys of some warpgroups", reduced="sum")
+    room, buffers = (1, ROWS, padded(result.ranges[1], sizes)), dict[ir.Tile, Buffer]()
+    for node in loops.loop.body:
+        if isinstance(node, ir.Read) and node.tile is result:
+            buffers[result] = Buffer(node.tensor.name, node, *room, streamed=True, freed_by=1)
+    before = buffers.get(result)
+    place, note = "dQ_part" if before is None else before.name, "of the keys of some warpgroups"
+    part = Handed(result, "dQ_part", place, room, 1, note, before is not None, reduced="sum")
     return Gradients(
         **{**vars(loops), "grid": (rows, span)},
         warpgroups=shares,
@@ -109,7 +118,7 @@ def gradients_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Gradients | No
         sides={rows: ROWS},
         across=side,
         stages=stages,
-        buffers=dict(_buffers([*loops.loop.body, *keys.body], keys, shares, tiles, sizes, stages)),
+        buffers=dict(_buffers([*loops.loop.body, *keys.body], keys, shares, tiles, sizes, stages)) | buffers,
         handed=(part,),
         keys=keys,
         tiles=tiles,
@@ -117,6 +126,7 @@ def gradients_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Gradients | No
         bias=bias,
         sums=write.tile,
         rows=result,
+        before=before,
     )
 
 
@@ -125,7 +135,7 @@ def _buffers(
 ) -> Iterator[tuple[ir.Tile, Buffer]]:
     """The rings: of a sequence the rows and vectors of the block, and all tiles of keys; with the barriers of one."""
     first: str | None = None
-    reads = [node for node in nodes if isinstance(node, ir.Read)]
+    reads = [node for node in nodes if isinstance(node, ir.Read) and node.tensor.name != BEFORE]
     for node in sorted(reads, key=lambda each: len(each.tile.ranges) == 1):  # a vector has the barriers of a matrix
         rng, *columns = node.tile.ranges
         rows, width, down = ir.length(rng.block, sizes), padded(columns[0], sizes) if columns else 1, 1
@@ -170,7 +180,7 @@ class GradientsRoles(Roles):
         self.operands: dict[ir.Tile, Term] = {}  # what products take from registers
         self.tile_now = 0
         (self.part,) = plan.handed
-        (self.ring,) = plan.rings
+        self.ring = plan.rings[0]
 
     # The block's tile
 
@@ -245,7 +255,7 @@ class GradientsRoles(Roles):
         """All that is read of a sequence, for each of the block's part."""
         number, plan = Name(COPY), self.plan
         fetched, copies = 0, list[st.Statement]()
-        for each in plan.buffers.values():
+        for each in plan.together(self.ring):
             if each.down == 1:
                 made = self.copy(each, Name("slot"), self.number, fill=Name("slot"))
                 copies.append(made)
@@ -257,6 +267,8 @@ class GradientsRoles(Roles):
         head = (term("batch") * self.setting.size(SEQUENCES) + number) * "own" + "key_head"
         body = [self.scope.slot(Name(TURN)), st.Let(("head",), (head,)), st.Wait(free, term("phase") ^ 1)]
         body += [st.Expect(full, fetched), *copies]
+        if plan.before is not None:
+            body += self.filling(plan.before, ZERO, term(TURN) & 1, [self.copy(plan.before, ZERO, self.number)])
         body.append(AFTER)
         return [st.For(number.id, Name("first"), Name("behind"), tuple(body), of=plan.loop)]
 
@@ -275,7 +287,13 @@ class GradientsRoles(Roles):
             self.sums.append(held)
 
     def read(self, node: ir.Read) -> None:
-        """The warpgroup's part of the bias, divided by the scale, into shared memory; else nothing."""
+        """The warpgroup's part of the bias, divided by the scale, into shared memory; else nothing, but that dQ begins.
+
+        What is before it is added by one warpgroup, behind its products.
+        """
+        if node.tile is self.plan.rows:
+            self.node(ir.Zeros(node.tile, node.line))
+            return
         if node is not self.plan.bias:
             self.values.mark(node.tile, loaded=True)
             return
@@ -331,7 +349,7 @@ class GradientsRoles(Roles):
         """Take the rows of a sequence into registers, which all products of it have as left operands, and vectors."""
         operand = call("DotOperandLayout", 0, self.scope.layout(self.plan.side), 2)
         for tile, buffer in self.plan.buffers.items():
-            if buffer.down > 1:
+            if buffer.down > 1 or buffer is self.plan.before:
                 continue
             layout, held = self.scope.of_vector(tile.ranges[0]) if buffer.vector else operand, self.values.named(tile)
             self.say(st.Map(held, buffer.slot("slot").call("load", layout), line=buffer.read.line))
@@ -345,7 +363,7 @@ class GradientsRoles(Roles):
         results = {node.target.tile for node in nodes} - {self.plan.sums, self.plan.rows}
         scores, gradient, product = products(nodes)
         known = (scores, gradient, product)
-        others = [node for node in nodes if node not in known and not self._is_apart(node)]
+        others = [node for node in nodes if node not in known and not _is_apart(node, self.plan)]
         for number in range(self.plan.tiles):
             mine = {tile: replace(tile) for tile in results}
 
@@ -354,10 +372,6 @@ class GradientsRoles(Roles):
 
             made = [ir.rebuilt(node, own_tile) for node in (scores, gradient, *others, product)]
             yield Tile(number, made[0], made[1], tuple(made[2:-1]), made[-1])
-
-    def _is_apart(self, node: ir.Compute) -> bool:
-        """Whether a primitive adds a tile of the bias to scores, which begin as it, or dS to dB."""
-        return node.target.tile is self.plan.sums or any(ref.tile is self.plan.bias.tile for ref in ir.refs(node.expr))
 
     def _tiles(self, made: list[Tile]) -> None:
         """The tiles of keys; the product of dQ is waited for with the scores of the next tile."""
@@ -420,25 +434,24 @@ class GradientsRoles(Roles):
         if node.tile is self.plan.sums:
             self._write_sums(node)
             return
-        held, turn, last = self.values.held(node.tile), term(TURN) & 1, self.plan.shares - 1
-        room, w = Name(self.part.room).index(0), term("w")
-        with self.apart() as others:
-            of_others = room.call("load", self.scope.layout(self.part.shape[-1]))
-            self.say(st.Wait(filled(self.part.name, w + 1), turn), st.Map(held, of_others, more=True))
-        free = st.Wait(filled(self.part.name, 0), turn ^ 1)
-        self.say(st.When(w.equals(last), (free,), tuple(others)))
+        held, turn, w, before = self.values.held(node.tile), term(TURN) & 1, term("w"), self.plan.before
+        room = Name(self.part.room).index(0) if before is None else before.slot(0)
+        there = room.call("load", self.scope.layout(self.part.shape[-1]))
+        others = st.Wait(filled(self.part.name, w + 1), turn), st.Map(held, there, more=True)
+        mine: tuple[st.Statement, ...] = (st.Wait(filled(self.part.name, 0), turn ^ 1),)
+        free: tuple[st.Statement, ...] = (st.Arrive(filled(self.part.name, 0)),)
+        if before is not None:
+            begun = st.Map(held, there * (1.0 / self.values.factor), more=True)
+            mine = st.Wait(filled(before.barrier, 0), turn), begun
+            free = st.Fence(), st.Arrive(freed(before.barrier, 0))
+        self.say(st.When(w.equals(self.plan.shares - 1), mine, others))
         with self.apart() as first:
-            self.say(st.Arrive(filled(self.part.name, 0)), *self._address(node))
+            at = term(f"{node.tensor.name}_first") + wide(COPY) * self.setting.strides.copies[node.tensor] * WORDS
+            self.say(*free, st.Let((self.setting.of[node.tensor],), (at,)))  # where the rows of the sequence begin
             super().write(node)
         with self.apart() as behind:
             self.hand(self.part, w, room, held)
         self.say(st.When(w.equals(0), tuple(first), tuple(behind)))
-
-    def _address(self, node: ir.Write) -> list[st.Statement]:
-        """Where the rows of a sequence's dQ begin."""
-        copy = self.setting.strides.copies[node.tensor]
-        first = term(f"{node.tensor.name}_first")
-        return [st.Let((self.setting.of[node.tensor],), (first + wide(COPY) * copy * WORDS,))]
 
     def _write_sums(self, node: ir.Write) -> None:
         """Write dB of each tile of keys: four threads write 8 words of a row, a sector, whole at its end, too."""
@@ -450,6 +463,11 @@ class GradientsRoles(Roles):
             self.say(st.Let(("at_j",), (self._columns(term("w") * self.plan.tiles + number),)))
             value = held.to(f"{self.setting.of[node.tensor]}.dtype.element_ty")
             self.say(st.Store(node.tensor, place, value, all_of(where), line=node.line))
+
+
+def _is_apart(node: ir.Compute, plan: Gradients) -> bool:
+    """Whether a primitive adds a tile of the bias to scores, which begin as it, or dS to dB."""
+    return node.target.tile is plan.sums or any(ref.tile is plan.bias.tile for ref in ir.refs(node.expr))
 
 
 def _as_in_registers(width: int) -> Items:

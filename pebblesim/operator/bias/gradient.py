@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from pebblesim.kernels.key_ranges import ARGUMENTS, END, FIRST
+from pebblesim.kernels.passes.bias_stays import BEFORE
 from pebblesim.kernels.strides import WORDS
 from pebblesim.operator.bias import launches, programs
 from pebblesim.operator.bias.pairs import Limits, Met, rows_of
-from pebblesim.operator.bias.programs import AT_ONCE, OF_BIAS
-from pebblesim.operator.heads import apart
+from pebblesim.operator.bias.programs import AT_ONCE, OF_BIAS, ONWARD
 from pebblesim.operator.launching.layout import fits, on_gpu
 from pebblesim.operator.planning import ROOM
 
@@ -110,21 +110,20 @@ def _of_parts(x: Tensor, first: int, number: int) -> Tensor:
 def _with_dQ(pairs: Met, streams: Streams, some: slice, bias: Tensor, dQ: Tensor, dB: Tensor | None) -> Tensor:
     """Write dQ of some groups, (groups, sequences, heads, n_q, d), and return their dB, by one kernel.
 
-    Of more keys than its blocks have, dQ has a part from as many keys each, which are added up in order. `dB`: where
-    the sum over sequences is written, and returned, if it has that shape; else, and for None, one in float32 is.
+    Of more keys than its blocks have, it is launched for as many keys each, in order, and dQ goes on in float32 until
+    the last of them. `dB`: where the sum over sequences is written, and returned, if it has that shape; else, and for
+    None, one in float32 is.
     """
     given = streams.of_groups(some, 1, dQ.shape[1]) | {"bias": bias[:, None]}
     (groups, heads, n_q, n_k), spans = bias.shape, programs.spans(bias.shape[3])
     parts = programs.parts_at_once(n_q, dQ.shape[1], groups * heads, pairs.units)
     room = rows_of(bias, (groups, parts.most, heads, n_q), n_k, torch.float32)
-    in_parts = apart.room_for_sums(dQ.flatten(0, 1), len(spans)) if len(spans) > 1 else dQ.flatten(0, 1)
-    of_spans = in_parts.unflatten(1, (heads, -1)).unflatten(0, dQ.shape[:2])
-    for keys, each in zip(spans, of_spans.unbind(3), strict=True):
+    sums = rows_of(dQ, dQ.shape[:-1], dQ.shape[-1], torch.float32) if len(spans) > 1 else dQ
+    for at, keys in enumerate(spans):
         of_keys = {name: given[name][..., keys, :] for name in ("K", "V")} | {"bias": given["bias"][..., keys]}
-        results = {"dQ": each, "dB": room[..., keys]}
-        launches.run(AT_ONCE, pairs._replace(K=pairs.K[:, :, keys]), given | of_keys, results)
-    if len(spans) > 1:
-        apart.add_up_parts(in_parts, dQ.flatten(0, 1))
+        of_keys |= {BEFORE: sums} if at else {}
+        results = {"dQ": dQ if keys is spans[-1] else sums, "dB": room[..., keys]}
+        launches.run(ONWARD if at else AT_ONCE, pairs._replace(K=pairs.K[:, :, keys]), given | of_keys, results)
     made = room[:, 0] if dB is None or dB.shape != bias.shape or dB.stride(3) != 1 else dB
     _add_up(room, made, parts)
     return made

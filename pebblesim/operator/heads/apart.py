@@ -71,27 +71,19 @@ def room_for_parts(results: dict[str, Any], parts: int) -> dict[str, Any]:
     """Where kernels write gradients: those of keys in float32, for each part."""
     made = dict(results)
     for name in OF_KEYS:
-        made[name] = room_for_sums(results[name], parts)
+        batch, heads, n, d = results[name].shape
+        room = fresh(results[name].new_empty((batch, heads * parts, n, _whole(d)), dtype=torch.float32))
+        made[name] = room[..., :d]
     return made
-
-
-def room_for_sums(x: Any, parts: int) -> Any:
-    """Room for parts of a matrix, (batch, heads, n, d), in float32: (batch, heads · parts, n, d)."""
-    batch, heads, n, d = x.shape
-    return fresh(x.new_empty((batch, heads * parts, n, _whole(d)), dtype=torch.float32))[..., :d]
 
 
 def add_up(made: dict[str, Any], results: dict[str, Any]) -> None:
     """Write the gradients of keys: sums of those of parts in order, rounded once."""
     for name in OF_KEYS:
-        add_up_parts(made[name], results[name])
+        parts, x = made[name], results[name]
+        if layout.on_gpu(x):
+            from pebblesim.operator.heads.kernels import add_up as add_up_on_gpu
 
-
-def add_up_parts(parts: Any, x: Any) -> None:
-    """Write a matrix, (batch, heads, n, d): sums of parts, (batch, heads · parts, n, d), in order, rounded once."""
-    if layout.on_gpu(x):
-        from pebblesim.operator.heads.kernels import add_up as add_up_on_gpu
-
-        add_up_on_gpu(parts, x)
-    else:
-        x.copy_(parts.unflatten(1, (x.shape[1], -1)).sum(2))
+            add_up_on_gpu(parts, x)
+        else:
+            x.copy_(parts.unflatten(1, (x.shape[1], -1)).sum(2))
