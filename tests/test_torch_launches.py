@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ from triton.runtime import driver, jit  # noqa: E402
 
 from pebblesim.advice import cards  # noqa: E402
 from pebblesim.operator import masks, operators, sequences  # noqa: E402
+from pebblesim.operator.bias import bias, gradient, operators as biased_operators, pairs  # noqa: E402
 from pebblesim.operator.known import direct, eager, lengths, recorded  # noqa: E402
 from pebblesim.operator.known.recent import Recent  # noqa: E402
 from pebblesim.operator.launching import launch, launching, layout  # noqa: E402
@@ -43,6 +45,9 @@ KINDS: dict[str, tuple[int, int, int, int, bool]] = {
     "packed, n = 511, d = 128": (1, 8, 511, 128, True),
 }
 """Batches, heads, tokens, head dimension, and whether sequences are packed."""
+
+WITH_BIAS = {f"a bias of {R} sequences, 4 heads, n = {n}, d = 32": (R, n) for R, n in ((256, 384), (64, 768))}
+"""Sequences that share a bias with a gradient, and tokens."""
 
 
 def patch(patched: pytest.MonkeyPatch) -> Card:
@@ -75,6 +80,13 @@ def patch(patched: pytest.MonkeyPatch) -> Card:
     patched.setattr(recorded, "driver", lambda: card.driver)
     for module in (sequences, lengths):
         patched.setattr(module, "promise", promise)
+    for module in (bias, pairs):
+        patched.setattr(module, "card_of", lambda *given: cards.card("H200"))
+    for module in (gradient, pairs):
+        patched.setattr(module, "on_gpu", lambda x: True)
+    patched.setattr(pairs, "multiprocessors", lambda device: 132)
+    patched.setattr(biased_operators, "check_triton", lambda: None)
+    patched.setattr(torch.cuda, "device", lambda device: nullcontext())
     for name in ("_KEPT", "_SEEN", "_KINDS"):
         patched.setattr(recorded, name, Recent(100))
     loaded.cache_clear()
@@ -140,6 +152,25 @@ def row(name: str) -> str:
     out, L, *ranges = forward()
     saved = Q, K, V, out, L, None, *(ranges or (None, None))
     backward = partial(recorded.made, *eager._backward(dO, None, saved, False, asked[2:])[1:])
+    return line(name, forward, backward)
+
+
+def row_with_bias(name: str) -> str:
+    """A line of the table, of a call with a bias and its gradient."""
+    sequences, n = WITH_BIAS[name]
+    Q, K, V, dO = (torch.empty(sequences, 4, n, 32, dtype=torch.bfloat16) for _ in range(4))
+    x, limits = (Q, K, V, torch.empty(1, 1, 4, n, n, dtype=torch.bfloat16)), (sequences, None, None, False, 32**-0.5)
+    forward = partial(recorded.made, biased_operators.biased_without_notes, x, limits)
+    saved = dO, None, *x, *forward()
+    return line(
+        name,
+        forward,
+        partial(recorded.made, biased_operators.gradients_of_biased_without_notes, saved, (True, *limits)),
+    )
+
+
+def line(name: str, forward: Any, backward: Any) -> str:
+    """The line of a call."""
     both = counted(forward), counted(backward)
     cells = (f"{kernels} + {others}, {memory}" for kernels, others, memory in both)
     return f"| {name} | {' | '.join(cells)} |"
@@ -152,12 +183,13 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Card]:
     loaded.cache_clear()
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [*KINDS, *WITH_BIAS])
 def test_a_call_asks_of_the_host_what_the_page_says(card: Card, name: str) -> None:
-    assert row(name) in PAGE.read_text(encoding="utf-8").splitlines()
+    made = row(name) if name in KINDS else row_with_bias(name)
+    assert made in PAGE.read_text(encoding="utf-8").splitlines()
 
 
 if __name__ == "__main__":
     with pytest.MonkeyPatch.context() as patched:
         patch(patched)
-        print(*map(row, KINDS), sep="\n")
+        print(*map(row, KINDS), *map(row_with_bias, WITH_BIAS), sep="\n")
