@@ -500,12 +500,13 @@ def test_the_words_of_the_page(n: int, d: int, R: int, side: int) -> None:
         ACROSS: (made.of_keys, R * (4 * n * d + n * n + (2 * n * d + 2 * n) * tiles)),
         OF_BIAS: (made.of_bias, 2 * n * n + R * (4 * n * d + 2 * n) * tiles),
         AT_ONCE: (at_once(n), 2 * n * n + R * (3 * n * d + 2 * n + 2 * n * d * -(-n // 64))),
+        ONWARD: (at_once(n), 2 * n * n + R * (4 * n * d + 2 * n + 2 * n * d * -(-n // 64))),
     }
     for which, (each, words) in page.items():
         sizes = {"n_q": n, "n_k": n, "d_k": d, "d_v": d, "R": R, **each.tiling.blocks, OF_PART: R}
         moved = moved_words(programs_of_bias.program(which, each), sizes)
         counted = sum(read + written for read, written in moved.values())
-        assert counted * (1 if which in (OF_BIAS, AT_ONCE) else R) == words
+        assert counted * (1 if which in (OF_BIAS, AT_ONCE, ONWARD) else R) == words
 
 
 @pytest.mark.slow
