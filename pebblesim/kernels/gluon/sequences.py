@@ -162,9 +162,7 @@ class SequencesRoles(Consumer):
             st.Let(("entries",), (loaded.to(Word("float32")),)),
             *st.put(Name(stays.room).index("tile"), kept),
         ]
-        rows = self.number + minimum(
-            "matrix", 0
-        )  # a number of each head: else threads keep predicates in the loop, too
+        rows = self.number + minimum("matrix", 0)  # another one of each head: else its predicates stay in registers
         full, again = filled(stays.room, 0), (term("matrix") - term("begin") // "several") & 1
         return [
             st.Let(("again",), (again,)),
