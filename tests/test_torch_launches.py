@@ -19,17 +19,19 @@ from checkout import ROOT
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from native_library import library_in_cpp  # noqa: E402
 from stand_in_card import NUMBERS, TYPES, Card, arguments, kernel  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.runtime import driver, jit  # noqa: E402
 
 from pebblesim.advice import cards  # noqa: E402
+from pebblesim.gpu.torch import attention  # noqa: E402
 from pebblesim.operator import masks, operators, sequences  # noqa: E402
-from pebblesim.operator.bias import bias, gradient, operators as biased_operators, pairs  # noqa: E402
-from pebblesim.operator.known import direct, eager, lengths, recorded  # noqa: E402
+from pebblesim.operator.bias import bias, gradient, operators as biased_operators, pairs, with_bias  # noqa: E402
+from pebblesim.operator.known import direct, eager, known, lengths, native, recorded  # noqa: E402
 from pebblesim.operator.known.recent import Recent  # noqa: E402
-from pebblesim.operator.launching import launch, launching, layout  # noqa: E402
+from pebblesim.operator.launching import compiling, launch, launching, layout  # noqa: E402
 from pebblesim.operator.launching.launching import loaded  # noqa: E402
 
 # A module's folder is deleted with it, when the cache of modules is cleared.
@@ -187,6 +189,48 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Card]:
 def test_a_call_asks_of_the_host_what_the_page_says(card: Card, name: str) -> None:
     made = row(name) if name in KINDS else row_with_bias(name)
     assert made in PAGE.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.slow
+def test_a_call_with_a_bias_is_one_function_of_the_library(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With gradients and without, once its passes are known; with L, Python asks for each pass."""
+    told, at_once, by_python = Card(), list[bool](), Counter[str]()
+    told.kinds = TYPES
+    monkeypatch.setattr(recorded, "driver", lambda: told.driver)
+    monkeypatch.setattr(native, "library", library_in_cpp())
+    monkeypatch.setattr(compiling, "can", lambda: False)
+    for name in ("_CHECKED", "_ALIKE"):
+        monkeypatch.setattr(eager, name, Recent(100))
+    whole, later = known.Known.at_once, with_bias._gradients
+    monkeypatch.setattr(
+        known.Known, "at_once", lambda *given: at_once.append((out := whole(*given)) is not None) or out
+    )
+    monkeypatch.setattr(with_bias, "_gradients", lambda *given: by_python.update(["gradients"]) or later(*given))
+    x = [torch.zeros(6, 4, 64, 32, dtype=torch.bfloat16, requires_grad=True) for _ in "QKV"]
+    pair = torch.zeros(1, 4, 64, 64, dtype=torch.bfloat16, requires_grad=True)
+
+    def both(**options: Any) -> list[Any]:
+        out = attention(*x, bias=pair, **options)
+        O = out[0] if options else out
+        return [O, *torch.autograd.grad(O, [*x, pair], torch.ones_like(O))]
+
+    for _ in range(7):
+        found = both()
+    assert at_once[-2:] == [True, True]
+    assert [each.shape for each in found] == [x[0].shape] * 4 + [pair.shape]
+    by_python.clear()
+    launched = len(told.launches)
+    both()
+    assert len(told.launches) == launched + 6 and not by_python
+    with torch.no_grad():
+        for _ in range(4):
+            attention(*x, bias=pair)
+    assert at_once[-2:] == [True, True]
+    asked = len(at_once)
+    for _ in range(4):
+        assert attention(*x, bias=pair, return_lse=True)[1].shape == (6, 4, 64)
+        both(return_lse=True)
+    assert len(at_once) == asked
 
 
 if __name__ == "__main__":
