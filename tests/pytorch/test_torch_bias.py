@@ -758,7 +758,8 @@ def test_refusals_name_the_argument_and_what_computes_it() -> None:
 
 
 def test_plain_calls_go_without_operators(monkeypatch: Any) -> None:
-    """One autograd function on a GPU, here with the definition in the place of kernels; sizes are checked once."""
+    """One autograd function on a GPU, here with the definition in the place of kernels; sizes are checked once, of calls
+    with L and of those without."""
     from pebblesim.operator.bias import operators, with_bias
     from pebblesim.operator.known import eager
 
@@ -786,7 +787,7 @@ def test_plain_calls_go_without_operators(monkeypatch: Any) -> None:
         close([of_q, of_b], torch.autograd.grad(formulas(*x, allowed)[0].sum(), (x[0], x[3])))
         with torch.no_grad():
             close([attention(*x[:3], bias=x[3].detach(), is_causal=True)], [made[0].detach()])
-    assert len(checked) == 1
+    assert len(checked) == 2
     eager._CHECKED.clear()
 
 
