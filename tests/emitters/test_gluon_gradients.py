@@ -172,7 +172,7 @@ def test_what_orders_roles_is_missed(onward: bool, number: int) -> None:
     Where dQ goes on, the slots of a sequence are free when that of the dQ behind it is, which is waited for, too; and
     of the fence behind words that were read `test_rules_of_programs` asks.
     """
-    x = drawn(1, 3, 1, 50, 90, (16, 16), 1)
+    x = drawn(1, 6, 1, 50, 90, (16, 16), 1)  # of which a block has five
     lines = text(50, 90, (16, 16), 96, 32, onward).splitlines()
     close(run("\n".join(lines), x, 0)[0], right(x, onward))
     ordered = [at for at, line in enumerate(lines) if re.match(r"\s+(mbarrier\.(wait|arrive)|fence_async)", line)]

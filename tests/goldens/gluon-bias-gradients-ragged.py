@@ -190,7 +190,7 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, L_ptr, bias_ptr, v_ptr, results):
         raise ValueError("these kernels are for up to 128 keys")
     tiles, whole = triton.cdiv(n_q, 64), R + 10
     units, all_of_them = torch.cuda.get_device_properties(device).multi_processor_count, heads * whole
-    each = max(triton.cdiv(all_of_them, max(units // tiles, 1)), 18)
+    each = max(triton.cdiv(all_of_them, max(units // tiles, 1)), 11)
     if dB_ptr.shape[1] < triton.cdiv(whole - 1, each) + (each % whole > 0):
         raise ValueError("dB has no room for the parts of these sequences")
     dQ_dB[(tiles, triton.cdiv(all_of_them, each))](dO_tiles, Q_tiles, K_tiles, V_tiles, v_tiles, L_tiles, bias_ptr, dQ_ptr, dB_ptr, R, n_q, n_k, each, all_of_them, whole, own, bias_batch, bias_head, bias_row, bias_several, bias_within, dQ_batch, dQ_head, dQ_row, dQ_copy, dB_batch, dB_head, dB_row, dB_copy, num_warps=4)

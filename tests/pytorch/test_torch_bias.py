@@ -758,8 +758,8 @@ def test_refusals_name_the_argument_and_what_computes_it() -> None:
 
 
 def test_plain_calls_go_without_operators(monkeypatch: Any) -> None:
-    """One autograd function on a GPU, here with the definition in the place of kernels; sizes are checked once, of calls
-    with L and of those without."""
+    """One autograd function on a GPU, here with the definition in the place of kernels; sizes are checked once, for
+    calls with L and for those without."""
     from pebblesim.operator.bias import operators, with_bias
     from pebblesim.operator.known import eager
 

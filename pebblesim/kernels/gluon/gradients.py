@@ -60,7 +60,7 @@ SHARES = {64: 2, 32: 3}
 TURN = "turn"
 """The name of the number of a sequence, from the first of its block on."""
 
-BEGINNING, FEWEST = 10, 18
+BEGINNING, FEWEST = 10, 11
 """Sequences that a block could have in the time that it takes to read its rows of a bias, and to write those of dB; and
 the fewest of a block, with these."""
 

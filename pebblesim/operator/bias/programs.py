@@ -94,7 +94,7 @@ STAYING = {
 
 STAYING_WIDTHS, MOST_BESIDE = (16, 32), 1.125
 MOST_STAYING = {FORWARD: 384, ACROSS: 768}
-FEWEST_STAYING = {FORWARD: 30.0, ACROSS: 20.0}
+FEWEST_STAYING = {FORWARD: 30.0, ACROSS: 15.0}
 """Head dimensions that they are for, the most columns of tiles as multiples of those that there are, and for each pass
 the most columns of the bias and the fewest sequences of a block: else the other kernels were as fast on an H200."""
 
