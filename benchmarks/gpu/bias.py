@@ -308,8 +308,12 @@ def measured(torch: Any, asked: argparse.Namespace, rows: list[dict[str, Any]], 
         said = {name: row[name] for name in ("refused", "errors") if name in row}
         print(f"{time.monotonic() - began:6.1f} s", row["kind"], row.get("number", ""), said, flush=True)
 
+    from pebblesim.operator.known import native
+
+    if asked.shapes and (thread := native.begin()) is not None:
+        thread.join()  # the library that makes known calls: it is compiled once for a machine
     known = {(row["kind"], row.get("seed"), row.get("number")) for row in rows}
-    device = {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
+    device = {"card": torch.cuda.get_device_name(), "torch": torch.__version__, "library": native.state()}
     openfold = {release: Path(path) for release, path in (each.split("=", 1) for each in asked.openfold3)}
     todo: list[tuple[Callable[..., Any], dict[str, Any]]] = [
         *((judged, drawn_call(asked.seed, number)) for number in range(asked.calls)),
