@@ -213,7 +213,7 @@ def _with_bias(
 
 
 ALL = (0, 1, 2, 3, 4, 5), (0, 1, 2, 3, 4, 5)
-"""What is saved, and what the backward pass takes of it, as `Places`: Q, K, V, the bias, O and L."""
+"""`Places` of all that is saved, and taken by the backward pass: Q, K, V, the bias, O and L."""
 
 
 def _asked(
