@@ -58,7 +58,7 @@ def described(text: str, launch: str, kind: Any, layouts: Any) -> dict[str, str]
         if made == "tiles" and apart:
             of_one = [max(rows // several[0], 1), min(rows, several[0])] if several else [rows]
             shape = [1, 1, *of_one, width]
-        word = "fp32" if made in ("vectors", "numbers", "sums") else "bf16"
+        word = "fp32" if made in ("vectors", "numbers", "sums") or "float32" in sides else "bf16"
         layout = layouts.get_default_for(shape, kind.bfloat16 if word == "bf16" else kind.float32)
         types[name] = f"tensordesc<{word}{shape},{layout!r}>"
     return types
