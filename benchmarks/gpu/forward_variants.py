@@ -1,0 +1,334 @@
+"""What a forward pass of the kernels for Hopper loses: tiles, orders of tiles, blocks with several tiles, narrow sums.
+
+python benchmarks/gpu/forward_variants.py -o FOLDER --time-limit 60 [--workers 12] [--part long orders narrow short]
+
+Each row of FOLDER/forward_variants.jsonl is a shape (as `given` of drawn_race.py reads it) and a variant of its kernel:
+microseconds on the card alone, the median of rounds in which the variants of a shape alternate, TFLOP/s, the clock and
+watts while it runs, and how far O is from that of the first variant. Variants are texts, so that no kernel that
+`attention` takes is changed. What is there is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A text of `flash2-forward`.
+
+    Attributes:
+        rows, keys, stages: its tiles, and slots of its rings.
+        several: whether there are as many blocks as multiprocessors, each with several tiles.
+        together: heads whose tiles are in one order, longest first; 0 for those that `run` finds.
+        first, rest: columns of O that P V is computed for, in one product or two; 0 for all.
+        even: whether the text is for lengths that tiles divide.
+    """
+
+    rows: int
+    keys: int
+    stages: int
+    several: bool = False
+    together: int = 0
+    first: int = 0
+    rest: int = 0
+    even: bool = False
+
+    def __str__(self) -> str:
+        named = f"{self.rows} x {self.keys}, {self.stages} stages" + ", several tiles a block" * self.several
+        named += f", {self.together} heads together" * (self.together > 0) + ", even" * self.even
+        columns = f"{self.first} + {self.rest}" if self.rest else str(self.first)
+        return named + f", {columns} columns of O" * (self.first > 0)
+
+
+TAKEN = {64: Variant(128, 128, 3), 80: Variant(128, 128, 2), 96: Variant(128, 128, 2), 128: Variant(128, 128, 2)}
+TAKEN |= {192: Variant(128, 64, 2), 256: Variant(128, 64, 2)}
+"""What `attention` takes, by head dimension."""
+
+
+def with_heads(d: int, *numbers: int) -> tuple[Variant, ...]:
+    return (TAKEN[d], *(replace(TAKEN[d], together=each) for each in numbers))
+
+
+def of_tiles(d: int) -> tuple[Variant, ...]:
+    """Other tiles, and blocks with several of them."""
+    tiles = [(128, 128, 2), (128, 64, 3), (192, 64, 3), (192, 64, 2)]
+    tiles += [(128, 128, 3), (192, 128, 2)] if d == 64 else []
+    found = [Variant(*each, several=several) for several in (False, True) for each in tiles]
+    return tuple(dict.fromkeys((TAKEN[d], *found)))
+
+
+PARTS: dict[str, dict[str, tuple[Variant, ...]]] = {
+    "long": {
+        "1,8,4,22209,256,causal": with_heads(256, 1, 2, 3, 4, 8),
+        "1,8,4,22208,256,causal": (*with_heads(256, 1), *(replace(each, even=True) for each in with_heads(256, 1))),
+        "1,32,1,22209,256,causal": with_heads(256, 1, 2, 4),
+        "1,8,4,16384,256,causal": with_heads(256, 1, 2, 3, 4, 8),
+        "1,8,8,10486,256,causal": with_heads(256, 1, 2, 3, 4, 8),
+        "1,4,1,16384,256,causal": with_heads(256, 1, 2, 4),
+        "1,8,4,22209,256,none": with_heads(256),
+    },
+    "orders": {
+        "1,8,4,22209,128,causal": with_heads(128, 1, 2, 4, 8),
+        "1,16,1,16384,128,causal": with_heads(128, 1, 2, 4, 8, 16),
+        "1,4,8,32768,128,causal": with_heads(128, 1, 2, 4),
+        "4,8,1,8192,256,causal": with_heads(256, 1, 2, 4, 8, 16),
+        "1,4,4,32768,192,causal": with_heads(192, 1, 2, 4),
+        "2,8,4,5000,256,causal": with_heads(256, 2, 4, 8, 16),
+    },
+    "narrow": {
+        "16,4,4,2619,80,causal": (TAKEN[80], *(replace(TAKEN[80], first=64, rest=each) for each in (0, 16, 32))),
+        "1,4,1,16384,80,causal": (TAKEN[80], *(replace(TAKEN[80], first=64, rest=each) for each in (0, 16, 32))),
+        "1,4,1,16384,96,causal": (TAKEN[96], *(replace(TAKEN[96], first=64, rest=each) for each in (0, 32))),
+    },
+    "short": {
+        "32,4,4,372,80,causal": of_tiles(80),
+        "16,2,1,1107,64,causal": of_tiles(64),
+        "16,1,1,4160,128,causal": of_tiles(128),
+        "16,4,4,2619,80,causal": of_tiles(80),
+        "8,8,4,348,80,causal": of_tiles(80),
+        "1,4,1,16384,64,causal": of_tiles(64),
+        "4,4,1,4096,64,causal": of_tiles(64),
+        "2,2,1,7488,64,causal": of_tiles(64),
+        "64,8,4,169,128,causal": of_tiles(128),
+        "16,4,2,230,128,causal": of_tiles(128),
+        "4,8,4,2048,96,causal": of_tiles(96),
+        "1,4,1,16384,96,causal": of_tiles(96),
+    },
+}
+"""Shapes and their variants."""
+
+
+def text_of(shape: Any, variant: Variant) -> tuple[str, tuple[str, ...]]:
+    """The text of a variant, and the names of its kernels."""
+    from every_tiling import pattern_of
+
+    from pebblesim.advice.tiles import Tiling
+    from pebblesim.operator import texts
+
+    tiling = Tiling("flash2-forward", {"B_r": variant.rows, "B_c": variant.keys}, stages=variant.stages, gluon=True)
+    writing, widths = texts.gluon, (("d_k", shape.d), ("d_v", shape.d))
+    texts.gluon = lambda *given, **options: writing(*given, **options | {"persistent": variant.several})
+    try:
+        made = texts.written(tiling, widths, variant.even, False, True, "bfloat16", pattern_of(shape), shape.d**-0.5)
+    finally:
+        texts.gluon = writing
+    text = re.sub(r"min\(blocks, most\) if several and [^,]* else blocks", "min(blocks, most)", made.text)
+    if variant.together:
+        text = re.sub(r"    together = .*", f"    together = {variant.together}", text)
+    return (with_columns(text, variant.first, variant.rest) if variant.first else text), made.kernels
+
+
+def with_columns(text: str, first: int, rest: int) -> str:
+    """The text with products P V of the first columns alone, and of `rest` more, so that zeros are left out."""
+    layout = "tile_{0} = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {0}, 16]))"
+    layouts = [layout.format(each) for each in (first, rest) if each]
+    text = text.replace("\ntile_128 =", "\n" + "\n".join(layouts) + "\ntile_128 =", 1)
+    made = []
+    for line in text.splitlines():
+        indent, said = line[: len(line) - len(line.lstrip())], line.strip()
+        of = [("O_i", first, 0)] + [("O_e", rest, first)] * (rest > 0)
+        if said.startswith("O_i = gl.full([64, 128]"):
+            made += [f"{indent}{name} = gl.full([64, {width}], 0.0, gl.float32, tile_{width})" for name, width, _ in of]
+        elif said.startswith("O_i = warpgroup_mma(P_late"):
+            slot = re.search(r"V_j\.index\((\w+)\)", said)
+            assert slot is not None
+            for name, width, begin in of:
+                right = f"V_j.index({slot[1]}).reshape([128, 128]).slice({begin}, {width}, dim=1)"
+                left = f"gl.convert_layout(P_late, gl.DotOperandLayout(0, tile_{width}, 2))"
+                made.append(f"{indent}{name} = warpgroup_mma({left}, {right}, {name}, is_async=True)")
+        elif said.startswith("O_i, P_late = warpgroup_mma_wait(0"):
+            names = ", ".join([name for name, _, _ in of] + ["P_late"])
+            made.append(f"{indent}{names} = warpgroup_mma_wait(0, deps=({names}))")
+        elif said.startswith("O_i = m_i[:, None] * O_i"):
+            made += [f"{indent}{name} = {_of_rows('m_i', width)}[:, None] * {name}" for name, width, _ in of]
+        elif said.startswith("O_i = O_i * gl.where(l_i"):
+            made.append(f"{indent}l_i_ = gl.where(l_i == 0.0, 0.0, 1.0 / l_i)")
+            made += [f"{indent}{name} = {name} * {_of_rows('l_i_', width)}[:, None]" for name, width, _ in of]
+        elif "warpgroup_mma_wait(1, deps=(P,))" in said:
+            made.append(line.replace("wait(1", f"wait({len(of)}"))
+        elif said.startswith("across = "):
+            continue
+        elif said.startswith("gl.store(O_at"):
+            for name, width, begin in of:
+                made.append(f"{indent}across = {begin} + gl.arange(0, {width}, gl.SliceLayout(0, tile_{width}))")
+                stored = said.replace("rows_128", f"tile_{width}").replace("O_i.to(", f"{name}.to(")
+                made.append(indent + stored.replace("down", "down_"))
+        elif said.startswith("down = "):
+            made.append(line)
+        else:
+            made.append(line)
+    whole = "\n".join(made) + "\n"
+    return re.sub(  # rows in the layout of each tile
+        r"( +)across = (\d+) \+ gl\.arange\(0, (\d+), .*",
+        lambda found: f"{found[1]}down_ = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, tile_{found[3]}))\n{found[0]}",
+        whole,
+    )
+
+
+def _of_rows(name: str, width: int) -> str:
+    return f"gl.convert_layout({name}, gl.SliceLayout(1, tile_{width}))"
+
+
+Case = tuple[str, Variant]
+
+
+@cache
+def module_for(case: Case) -> Any:
+    """The module that launches a variant's kernel."""
+    from drawn_race import given
+
+    from pebblesim.operator.launching.launching import running
+
+    return running(*text_of(given(case[0]), case[1]))
+
+
+def kind_of(case: Case) -> tuple[str, ...]:
+    """What decides how a kernel is compiled: its text without what `run` does."""
+    from drawn_race import given
+
+    return (text_of(given(case[0]), replace(case[1], together=0))[0],)
+
+
+def compiled(case: Case) -> str:
+    """Run a variant with a short length, so that Triton's cache has its kernel; what went wrong, if something did."""
+    import torch
+    from drawn_race import given
+
+    shape = replace(given(case[0]), batch=1, kv_heads=1, n=256)
+    try:
+        call_of(torch, case, *inputs(torch, shape))()
+        torch.cuda.synchronize()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[:300]
+    return ""
+
+
+def inputs(torch: Any, shape: Any) -> list[Any]:
+    from drawn_shapes import tensors
+
+    return [each.detach() for each in tensors(torch, shape)[0]]
+
+
+def call_of(torch: Any, case: Case, Q: Any, K: Any, V: Any) -> Callable[[], Any]:
+    """A call of a variant."""
+    O, run = torch.empty_like(Q), module_for(case).run
+    return lambda: run(Q, K, V, results={"O": O})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the rows")
+    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds after which nothing new is begun")
+    parser.add_argument("--workers", type=int, default=12, help="processes that compile kernels; 0: they are compiled")
+    parser.add_argument("--part", nargs="*", choices=PARTS, default=list(PARTS), help="groups of shapes")
+    parser.add_argument("--texts", type=Path, help="write the texts into this folder, and measure nothing")
+    asked = parser.parse_args()
+    cases = [(shape, each) for part in asked.part for shape, variants in PARTS[part].items() for each in variants]
+    if asked.texts is not None:
+        from drawn_race import given
+
+        asked.texts.mkdir(parents=True, exist_ok=True)
+        for shape, each in dict.fromkeys(cases):
+            name = re.sub(r"\W+", "_", f"{shape} {each}")
+            (asked.texts / f"{name}.py").write_text(text_of(given(shape), each)[0])
+        return
+    asked.output.mkdir(parents=True, exist_ok=True)
+    file, until = asked.output / "forward_variants.jsonl", time.monotonic() + asked.time_limit
+    known = {json.loads(line)["key"] for line in file.read_text().splitlines()} if file.exists() else set()
+    cases = [case for case in dict.fromkeys(cases) if f"{case[0]}: {case[1]}" not in known]
+    with file.open("a", encoding="utf-8") as out:
+        for row in rows(cases, asked.workers, until):
+            out.write(json.dumps(row) + "\n")
+            out.flush()
+            print(row["key"], row.get("card_us"), row.get("tflops"), row.get("clock"), row.get("error", ""), flush=True)
+
+
+def rows(cases: list[Case], workers: int, until: float) -> Iterator[dict[str, Any]]:
+    """A row for each variant; those of a shape are measured in turn."""
+    import torch
+    from drawn_race import given
+
+    wrong: dict[tuple[str, ...], str] = {}
+    if workers:
+        kinds = {kind_of(case): case for case in reversed(cases)}
+        pool = ProcessPoolExecutor(workers, get_context("spawn"))
+        waiting = {pool.submit(compiled, case): kind for kind, case in kinds.items()}
+        begin = time.monotonic()
+        for done in as_completed(waiting):
+            wrong[waiting[done]] = done.result()
+        pool.shutdown()
+        print(len(kinds), "kernels compiled in", round(time.monotonic() - begin), "s", flush=True)
+    for name in dict.fromkeys(shape for shape, _ in cases):
+        if time.monotonic() > until:
+            print("time is over", flush=True)
+            return
+        good, x, shape = {}, inputs(torch, given(name)), given(name)
+        for case in (each for each in cases if each[0] == name):
+            if error := wrong.get(kind_of(case), ""):
+                yield {"key": f"{name}: {case[1]}", "error": error}
+            else:
+                good[case] = call_of(torch, case, *x)
+        yield from measured(torch, shape, good)
+
+
+def measured(torch: Any, shape: Any, calls: dict[Case, Callable[[], Any]]) -> Iterator[dict[str, Any]]:
+    """The rows of a shape's variants, whose rounds alternate."""
+    from hopper import clock
+    from timing import of_host
+
+    first, apart, seen = None, dict[Case, float](), dict[Case, tuple[int, int]]()
+    times: dict[Case, list[float]] = {case: [] for case in calls}
+    for case, call in calls.items():
+        O = call()["O"].float()
+        first = O if first is None else first
+        apart[case] = float((O - first).norm() / first.norm())
+    del first, O
+    host = {case: of_host(torch, call, 7) for case, call in calls.items()}
+    for _ in range(5):
+        for case, call in calls.items():
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            number = max(2, min(12, round(4e3 / (median(times[case]) if times[case] else 2e3))))
+            torch.cuda.synchronize()
+            torch.cuda._sleep(int((host[case] * number * 1.5 + 300) * 2000))
+            begin.record()
+            for _ in range(number - 1):
+                call()
+            middle = torch.cuda.Event()
+            middle.record()
+            call()
+            end.record()
+            middle.synchronize()
+            seen[case] = clock()
+            torch.cuda.synchronize()
+            times[case].append(begin.elapsed_time(end) / number * 1e3)
+    for case in calls:
+        micro = sorted(times[case])
+        yield {
+            "key": f"{case[0]}: {case[1]}",
+            "shape": str(shape),
+            "variant": str(case[1]),
+            "card_us": round(micro[2], 2),
+            "spread_us": [round(micro[0], 2), round(micro[-1], 2)],
+            "tflops": round(shape.operations("forward") / micro[2] * 1e-6, 1),
+            "clock": seen[case][0],
+            "watts": seen[case][1],
+            "host_us": round(host[case], 1),
+            "apart": apart[case],
+            "card": torch.cuda.get_device_name(),
+        }
+
+
+if __name__ == "__main__":
+    main()
