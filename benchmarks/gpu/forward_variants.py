@@ -52,6 +52,9 @@ class Variant:
         return named + f", {columns} columns of O" * (self.first > 0)
 
 
+RESTED = 2e3
+"""Microseconds from which on what is taken is measured after a rest, too, with the clock of then."""
+
 TAKEN = {64: Variant(128, 128, 3), 80: Variant(128, 128, 2), 96: Variant(128, 128, 2), 128: Variant(128, 128, 2)}
 TAKEN |= {192: Variant(128, 64, 2), 256: Variant(128, 64, 2)}
 """What `attention` takes, by head dimension."""
@@ -313,8 +316,11 @@ def measured(torch: Any, shape: Any, calls: dict[Case, Callable[[], Any]]) -> It
             seen[case] = clock()
             torch.cuda.synchronize()
             times[case].append(begin.elapsed_time(end) / number * 1e3)
-    for case in calls:
+    for case, call in calls.items():
         micro = sorted(times[case])
+        rested = (
+            sorted(alone(torch, call) for _ in range(3))[1] if micro[2] > RESTED and case[1] in TAKEN.values() else None
+        )
         yield {
             "key": f"{case[0]}: {case[1]}",
             "shape": str(shape),
@@ -324,10 +330,22 @@ def measured(torch: Any, shape: Any, calls: dict[Case, Callable[[], Any]]) -> It
             "tflops": round(shape.operations("forward") / micro[2] * 1e-6, 1),
             "clock": seen[case][0],
             "watts": seen[case][1],
+            "rested_us": rested,
             "host_us": round(host[case], 1),
             "apart": apart[case],
             "card": torch.cuda.get_device_name(),
         }
+
+
+def alone(torch: Any, call: Callable[[], Any]) -> float:
+    """Microseconds of one call, after the card has rested."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    time.sleep(0.2)
+    begin.record()
+    call()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end)) * 1e3
 
 
 if __name__ == "__main__":
