@@ -31,23 +31,29 @@ class Variant:
     Attributes:
         rows, keys, stages: its tiles, and slots of its rings.
         several: whether there are as many blocks as multiprocessors, each with several tiles.
+        in_turn: whether these are long and short ones in turn, so that blocks have shares that are even.
         together: heads whose tiles are in one order, longest first; 0 for those that `run` finds.
         first, rest: columns of O that P V is computed for, in one product or two; 0 for all.
         even: whether the text is for lengths that tiles divide.
+        held: the part of a thread's registers up to which products are put off; 0 for the usual one.
     """
 
     rows: int
     keys: int
     stages: int
     several: bool = False
+    in_turn: bool = False
     together: int = 0
     first: int = 0
     rest: int = 0
     even: bool = False
+    held: float = 0.0
 
     def __str__(self) -> str:
         named = f"{self.rows} x {self.keys}, {self.stages} stages" + ", several tiles a block" * self.several
+        named += " in turn" * self.in_turn
         named += f", {self.together} heads together" * (self.together > 0) + ", even" * self.even
+        named += f", {self.held:.0%} of registers" * (self.held > 0)
         columns = f"{self.first} + {self.rest}" if self.rest else str(self.first)
         return named + f", {columns} columns of O" * (self.first > 0)
 
@@ -68,8 +74,10 @@ def of_tiles(d: int) -> tuple[Variant, ...]:
     """Other tiles, and blocks with several of them."""
     tiles = [(128, 128, 2), (128, 64, 3), (192, 64, 3), (192, 64, 2)]
     tiles += [(128, 128, 3), (192, 128, 2)] if d == 64 else []
-    found = [Variant(*each, several=several) for several in (False, True) for each in tiles]
-    return tuple(dict.fromkeys((TAKEN[d], *found)))
+    found = [TAKEN[d], replace(TAKEN[d], several=True), replace(TAKEN[d], several=True, in_turn=True)]
+    found += [Variant(*each, several, several) for each in tiles for several in (False, True)]
+    found += [Variant(192, 128, stages, held=0.86) for stages in (2, 3) if d == 64]
+    return tuple(dict.fromkeys(found))
 
 
 PARTS: dict[str, dict[str, tuple[Variant, ...]]] = {
@@ -113,21 +121,34 @@ PARTS: dict[str, dict[str, tuple[Variant, ...]]] = {
 """Shapes and their variants."""
 
 
+TURN = "        turn = tile // gl.num_programs(0)\n"
+
+IN_TURN = """        odd = (turn & 1) * gl.cast((turn + 1) * gl.num_programs(0) <= tiles * heads, gl.int32)
+        at = tile + odd * (gl.num_programs(0) - 1 - 2 * gl.program_id(0))
+"""
+"""Lines that take the tiles of each second round from the last to the first, if there are some for all blocks."""
+
+
 def text_of(shape: Any, variant: Variant) -> tuple[str, tuple[str, ...]]:
     """The text of a variant, and the names of its kernels."""
     from every_tiling import pattern_of
 
     from pebblesim.advice.tiles import Tiling
+    from pebblesim.kernels.gluon import block
     from pebblesim.operator import texts
 
     tiling = Tiling("flash2-forward", {"B_r": variant.rows, "B_c": variant.keys}, stages=variant.stages, gluon=True)
+    usual, block.MOST_HELD = block.MOST_HELD, variant.held or block.MOST_HELD
     writing, widths = texts.gluon, (("d_k", shape.d), ("d_v", shape.d))
     texts.gluon = lambda *given, **options: writing(*given, **options | {"persistent": variant.several})
     try:
         made = texts.written(tiling, widths, variant.even, False, True, "bfloat16", pattern_of(shape), shape.d**-0.5)
     finally:
-        texts.gluon = writing
+        texts.gluon, block.MOST_HELD = writing, usual
     text = re.sub(r"min\(blocks, most\) if several and [^,]* else blocks", "min(blocks, most)", made.text)
+    if variant.in_turn:
+        text = text.replace(TURN, TURN + IN_TURN).replace("= tile // (tiles", "= at // (tiles")
+        text = text.replace(", tile % (tiles", ", at % (tiles")
     if variant.together:
         text = re.sub(r"    together = .*", f"    together = {variant.together}", text)
     return (with_columns(text, variant.first, variant.rest) if variant.first else text), made.kernels
