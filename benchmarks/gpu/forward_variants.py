@@ -35,6 +35,8 @@ class Variant:
         together: heads whose tiles are in one order, longest first; 0 for those that `run` finds.
         first, rest: columns of O that P V is computed for, in one product or two; 0 for all.
         even: whether the text is for lengths that tiles divide.
+        scaled_late: whether O is multiplied by its factor behind the next scores' products, and not before them.
+        apart: whether exponentials are kept before the wait for the product that was put off.
         held: the part of a thread's registers up to which products are put off; 0 for the usual one.
     """
 
@@ -47,12 +49,15 @@ class Variant:
     first: int = 0
     rest: int = 0
     even: bool = False
+    scaled_late: bool = False
+    apart: bool = False
     held: float = 0.0
 
     def __str__(self) -> str:
         named = f"{self.rows} x {self.keys}, {self.stages} stages" + ", several tiles a block" * self.several
         named += " in turn" * self.in_turn
         named += f", {self.together} heads together" * (self.together > 0) + ", even" * self.even
+        named += ", scaled late" * self.scaled_late + ", exponentials apart" * self.apart
         named += f", {self.held:.0%} of registers" * (self.held > 0)
         columns = f"{self.first} + {self.rest}" if self.rest else str(self.first)
         return named + f", {columns} columns of O" * (self.first > 0)
@@ -80,7 +85,33 @@ def of_tiles(d: int) -> tuple[Variant, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def overlapped(d: int, **more: Any) -> tuple[Variant, ...]:
+    """What is taken, with O scaled late, with exponentials apart, and with both."""
+    taken = replace(TAKEN[d], **more)
+    late, apart = replace(taken, scaled_late=True), replace(taken, apart=True)
+    return (taken, late, apart, replace(late, apart=True))
+
+
 PARTS: dict[str, dict[str, tuple[Variant, ...]]] = {
+    "overlap": {
+        "1,8,4,22209,256,causal": overlapped(256),
+        "1,4,1,16384,256,causal": overlapped(256),
+        "8,1,1,4992,256,none": overlapped(256, several=True),
+        "1,4,1,16384,128,causal": overlapped(128),
+        "1,4,1,16384,128,none": overlapped(128, several=True),
+        "16,1,1,4160,128,causal": overlapped(128),
+        "16,4,4,2619,80,causal": overlapped(80),
+        "32,4,4,372,80,causal": overlapped(80),
+        "1,4,1,16384,80,causal": overlapped(80),
+        "16,12,2,236,80,none": overlapped(80, several=True),
+        "1,4,1,16384,96,none": overlapped(96, several=True),
+        "1,4,1,16384,64,causal": overlapped(64),
+        "1,4,1,16384,64,none": overlapped(64, several=True),
+        "16,2,1,1107,64,causal": overlapped(64),
+        "2,2,1,7488,64,causal": overlapped(64),
+        "1,4,4,16384,192,causal": overlapped(192),
+        "1,4,1,1331,192,none": overlapped(192, several=True),
+    },
     "long": {
         "1,8,4,22209,256,causal": with_heads(256, 1, 2, 3, 4, 8),
         "1,8,4,22208,256,causal": (*with_heads(256, 1), *(replace(each, even=True) for each in with_heads(256, 1))),
@@ -89,19 +120,6 @@ PARTS: dict[str, dict[str, tuple[Variant, ...]]] = {
         "1,8,8,10486,256,causal": with_heads(256, 1, 2, 3, 4, 8),
         "1,4,1,16384,256,causal": with_heads(256, 1, 2, 4),
         "1,8,4,22209,256,none": with_heads(256),
-    },
-    "orders": {
-        "1,8,4,22209,128,causal": with_heads(128, 1, 2, 4, 8),
-        "1,16,1,16384,128,causal": with_heads(128, 1, 2, 4, 8, 16),
-        "1,4,8,32768,128,causal": with_heads(128, 1, 2, 4),
-        "4,8,1,8192,256,causal": with_heads(256, 1, 2, 4, 8, 16),
-        "1,4,4,32768,192,causal": with_heads(192, 1, 2, 4),
-        "2,8,4,5000,256,causal": with_heads(256, 2, 4, 8, 16),
-    },
-    "narrow": {
-        "16,4,4,2619,80,causal": (TAKEN[80], *(replace(TAKEN[80], first=64, rest=each) for each in (0, 16, 32))),
-        "1,4,1,16384,80,causal": (TAKEN[80], *(replace(TAKEN[80], first=64, rest=each) for each in (0, 16, 32))),
-        "1,4,1,16384,96,causal": (TAKEN[96], *(replace(TAKEN[96], first=64, rest=each) for each in (0, 32))),
     },
     "short": {
         "32,4,4,372,80,causal": of_tiles(80),
@@ -116,6 +134,19 @@ PARTS: dict[str, dict[str, tuple[Variant, ...]]] = {
         "16,4,2,230,128,causal": of_tiles(128),
         "4,8,4,2048,96,causal": of_tiles(96),
         "1,4,1,16384,96,causal": of_tiles(96),
+    },
+    "narrow": {
+        "16,4,4,2619,80,causal": (TAKEN[80], *(replace(TAKEN[80], first=64, rest=each) for each in (0, 16, 32))),
+        "1,4,1,16384,80,causal": (TAKEN[80], *(replace(TAKEN[80], first=64, rest=each) for each in (0, 16, 32))),
+        "1,4,1,16384,96,causal": (TAKEN[96], *(replace(TAKEN[96], first=64, rest=each) for each in (0, 32))),
+    },
+    "orders": {
+        "1,8,4,22209,128,causal": with_heads(128, 1, 2, 4, 8),
+        "1,16,1,16384,128,causal": with_heads(128, 1, 2, 4, 8, 16),
+        "1,4,8,32768,128,causal": with_heads(128, 1, 2, 4),
+        "4,8,1,8192,256,causal": with_heads(256, 1, 2, 4, 8, 16),
+        "1,4,4,32768,192,causal": with_heads(192, 1, 2, 4),
+        "2,8,4,5000,256,causal": with_heads(256, 2, 4, 8, 16),
     },
 }
 """Shapes and their variants."""
@@ -151,7 +182,40 @@ def text_of(shape: Any, variant: Variant) -> tuple[str, tuple[str, ...]]:
         text = text.replace(", tile % (tiles", ", at % (tiles")
     if variant.together:
         text = re.sub(r"    together = .*", f"    together = {variant.together}", text)
+    text = scaled_late(text) if variant.scaled_late else text
+    text = exponentials_apart(text) if variant.apart else text
     return (with_columns(text, variant.first, variant.rest) if variant.first else text), made.kernels
+
+
+def scaled_late(text: str) -> str:
+    """The text with O multiplied by its factor in the next iteration, while the products of its scores run."""
+    made, factor = [], "m_i"
+    for line in text.splitlines():
+        indent, said = line[: len(line) - len(line.lstrip())], line.strip()
+        if scaled := re.fullmatch(r"(O_\w+) = (.*)\[:, None\] \* \1", said):
+            factor = scaled[2].replace("m_i", "alpha")
+            if made[-1].strip() != "alpha = m_i":
+                made.append(f"{indent}alpha = m_i")
+            continue
+        if issued := re.match(r"(O_\w+) = warpgroup_mma\(P_late", said):
+            made.append(f"{indent}{issued[1]} = {factor}[:, None] * {issued[1]}")
+        made.append(line)
+    return "\n".join(made) + "\n"
+
+
+def exponentials_apart(text: str) -> str:
+    """The text with a wait, for what has arrived, before that for the product that was put off.
+
+    ptxas moves exponentials behind a wait for products, but not past the loop of a wait for a barrier.
+    """
+    made, waited = [], ""
+    for line in text.splitlines():
+        if re.match(r"\s+mbarrier\.wait\(V_j_full", line):
+            waited = line
+        if re.match(r"\s+(O_i, P_late|O_i_0, P_late) = warpgroup_mma_wait", line) and "last_phase" in waited:
+            made += [waited] if line.startswith(waited[: len(waited) - len(waited.lstrip())]) else []
+        made.append(line)
+    return "\n".join(made) + "\n"
 
 
 def with_columns(text: str, first: int, rest: int) -> str:
