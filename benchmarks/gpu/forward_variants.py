@@ -1,8 +1,8 @@
 """What a forward pass of the kernels for Hopper loses: tiles, orders of tiles, blocks with several tiles, narrow sums.
 
-python benchmarks/gpu/forward_variants.py -o FOLDER --time-limit 60 [--workers 12] [--part long orders narrow short]
+python benchmarks/gpu/forward_variants.py -o FOLDER --time-limit 60 [--part changes …]
 
-Each row of FOLDER/forward_variants.jsonl is a shape (as `given` of drawn_race.py reads it) and a variant of its kernel:
+Each row of FOLDER/forward_variants.jsonl is a shape and a variant of its kernel:
 microseconds on the card alone, the median of rounds in which the variants of a shape alternate, TFLOP/s, the clock and
 watts while it runs, and how far O is from that of the first variant. Variants are texts, so that no kernel that
 `attention` takes is changed. What is there is not measured again.
@@ -30,37 +30,37 @@ class Variant:
 
     Attributes:
         rows, keys, stages: its tiles, and slots of its rings.
-        several: whether there are as many blocks as multiprocessors, each with several tiles.
-        in_turn: whether these are long and short ones in turn, so that blocks have shares that are even.
+        several: whether blocks have several tiles: "", "where even" as `run` says, or "everywhere".
+        apart: whether exponentials are kept before the wait for the product that was put off.
+        no_turns: whether warpgroups with narrow sums take no turns at the tensor cores.
+        scaled_late: whether O is multiplied by its factor behind the next scores' products, and not before them.
         together: heads whose tiles are in one order, longest first; 0 for those that `run` finds.
         first, rest: columns of O that P V is computed for, in one product or two; 0 for all.
         even: whether the text is for lengths that tiles divide.
-        scaled_late: whether O is multiplied by its factor behind the next scores' products, and not before them.
-        apart: whether exponentials are kept before the wait for the product that was put off.
         held: the part of a thread's registers up to which products are put off; 0 for the usual one.
     """
 
     rows: int
     keys: int
     stages: int
-    several: bool = False
-    in_turn: bool = False
+    several: str = ""
+    apart: bool = False
+    no_turns: bool = False
+    scaled_late: bool = False
     together: int = 0
     first: int = 0
     rest: int = 0
     even: bool = False
-    scaled_late: bool = False
-    apart: bool = False
     held: float = 0.0
 
     def __str__(self) -> str:
-        named = f"{self.rows} x {self.keys}, {self.stages} stages" + ", several tiles a block" * self.several
-        named += " in turn" * self.in_turn
-        named += f", {self.together} heads together" * (self.together > 0) + ", even" * self.even
-        named += ", scaled late" * self.scaled_late + ", exponentials apart" * self.apart
-        named += f", {self.held:.0%} of registers" * (self.held > 0)
+        named = [f"{self.rows} x {self.keys}, {self.stages} stages"]
+        named += [f"several tiles a block {self.several}"] * bool(self.several)
+        named += ["exponentials apart"] * self.apart + ["no turns"] * self.no_turns
+        named += ["scaled late"] * self.scaled_late + [f"{self.together} heads together"] * (self.together > 0)
+        named += ["even"] * self.even + [f"{self.held:.0%} of registers"] * (self.held > 0)
         columns = f"{self.first} + {self.rest}" if self.rest else str(self.first)
-        return named + f", {columns} columns of O" * (self.first > 0)
+        return ", ".join([*named, *[f"{columns} columns of O"] * (self.first > 0)])
 
 
 RESTED = 2e3
@@ -68,7 +68,7 @@ RESTED = 2e3
 
 TAKEN = {64: Variant(128, 128, 3), 80: Variant(128, 128, 2), 96: Variant(128, 128, 2), 128: Variant(128, 128, 2)}
 TAKEN |= {192: Variant(128, 64, 2), 256: Variant(128, 64, 2)}
-"""What `attention` takes, by head dimension."""
+"""Tiles that `attention` takes, by head dimension."""
 
 
 def with_heads(d: int, *numbers: int) -> tuple[Variant, ...]:
@@ -79,38 +79,66 @@ def of_tiles(d: int) -> tuple[Variant, ...]:
     """Other tiles, and blocks with several of them."""
     tiles = [(128, 128, 2), (128, 64, 3), (192, 64, 3), (192, 64, 2)]
     tiles += [(128, 128, 3), (192, 128, 2)] if d == 64 else []
-    found = [TAKEN[d], replace(TAKEN[d], several=True), replace(TAKEN[d], several=True, in_turn=True)]
-    found += [Variant(*each, several, several) for each in tiles for several in (False, True)]
+    found = [TAKEN[d], replace(TAKEN[d], several="everywhere")]
+    found += [Variant(*each, several=several) for each in tiles for several in ("", "everywhere")]
     found += [Variant(192, 128, stages, held=0.86) for stages in (2, 3) if d == 64]
     return tuple(dict.fromkeys(found))
 
 
-def overlapped(d: int, **more: Any) -> tuple[Variant, ...]:
-    """What is taken, with O scaled late, with exponentials apart, and with both."""
-    taken = replace(TAKEN[d], **more)
-    late, apart = replace(taken, scaled_late=True), replace(taken, apart=True)
-    return (taken, late, apart, replace(late, apart=True))
+def masked(d: int) -> tuple[Variant, ...]:
+    """What was taken under masks, and each of the changes: the third is taken now."""
+    taken, several = TAKEN[d], replace(TAKEN[d], several="where even")
+    found = [taken, several, replace(several, apart=True), replace(several, apart=True, several="everywhere")]
+    found += [replace(taken, apart=True), replace(several, apart=True, scaled_late=True)]
+    found += [replace(several, no_turns=True), replace(several, no_turns=True, apart=True)] * (d == 64)
+    return tuple(found)
+
+
+def dense(d: int) -> tuple[Variant, ...]:
+    """What was taken without a mask, and each of the changes."""
+    taken = replace(TAKEN[d], several="everywhere")
+    apart = replace(taken, apart=True, no_turns=d == 64)
+    return (taken, apart, replace(apart, scaled_late=True))
 
 
 PARTS: dict[str, dict[str, tuple[Variant, ...]]] = {
-    "overlap": {
-        "1,8,4,22209,256,causal": overlapped(256),
-        "1,4,1,16384,256,causal": overlapped(256),
-        "8,1,1,4992,256,none": overlapped(256, several=True),
-        "1,4,1,16384,128,causal": overlapped(128),
-        "1,4,1,16384,128,none": overlapped(128, several=True),
-        "16,1,1,4160,128,causal": overlapped(128),
-        "16,4,4,2619,80,causal": overlapped(80),
-        "32,4,4,372,80,causal": overlapped(80),
-        "1,4,1,16384,80,causal": overlapped(80),
-        "16,12,2,236,80,none": overlapped(80, several=True),
-        "1,4,1,16384,96,none": overlapped(96, several=True),
-        "1,4,1,16384,64,causal": overlapped(64),
-        "1,4,1,16384,64,none": overlapped(64, several=True),
-        "16,2,1,1107,64,causal": overlapped(64),
-        "2,2,1,7488,64,causal": overlapped(64),
-        "1,4,4,16384,192,causal": overlapped(192),
-        "1,4,1,1331,192,none": overlapped(192, several=True),
+    "changes": {
+        **{
+            name: masked(int(name.split(",")[4]))
+            for name in (
+                "1,8,4,22209,256,causal",
+                "16,2,1,1107,64,causal",
+                "32,4,4,372,80,causal",
+                "16,4,4,2619,80,causal",
+                "16,1,1,4160,128,causal",
+                "64,8,4,169,128,causal",
+                "1,4,1,16384,64,causal",
+                "4,4,1,4096,64,causal",
+                "2,2,1,7488,64,causal",
+                "32,8,1,512,64,causal",
+                "8,8,4,348,80,causal",
+                "4,8,4,2048,96,causal",
+                "1,4,1,16384,128,causal",
+                "1,4,4,8192,128,causal",
+                "8,4,4,600,256,causal",
+                "2,8,4,5000,256,causal",
+                "4,4,4,3000,128,window:256",
+                "1,4,4,22000,128,window:1024",
+            )
+        },
+        **{
+            name: dense(int(name.split(",")[4]))
+            for name in (
+                "1,4,1,16384,128,none",
+                "16,8,1,500,128,none",
+                "8,1,1,4992,256,none",
+                "1,4,1,16384,64,none",
+                "16,12,2,236,64,none",
+                "1,4,1,16384,96,none",
+                "1,4,1,1331,192,none",
+                "1,4,1,9000,192,none",
+            )
+        },
     },
     "long": {
         "1,8,4,22209,256,causal": with_heads(256, 1, 2, 3, 4, 8),
@@ -119,21 +147,24 @@ PARTS: dict[str, dict[str, tuple[Variant, ...]]] = {
         "1,8,4,16384,256,causal": with_heads(256, 1, 2, 3, 4, 8),
         "1,8,8,10486,256,causal": with_heads(256, 1, 2, 3, 4, 8),
         "1,4,1,16384,256,causal": with_heads(256, 1, 2, 4),
-        "1,8,4,22209,256,none": with_heads(256),
+        "1,8,4,22209,256,none": (replace(TAKEN[256], several="everywhere"),),
     },
     "short": {
-        "32,4,4,372,80,causal": of_tiles(80),
-        "16,2,1,1107,64,causal": of_tiles(64),
-        "16,1,1,4160,128,causal": of_tiles(128),
-        "16,4,4,2619,80,causal": of_tiles(80),
-        "8,8,4,348,80,causal": of_tiles(80),
-        "1,4,1,16384,64,causal": of_tiles(64),
-        "4,4,1,4096,64,causal": of_tiles(64),
-        "2,2,1,7488,64,causal": of_tiles(64),
-        "64,8,4,169,128,causal": of_tiles(128),
-        "16,4,2,230,128,causal": of_tiles(128),
-        "4,8,4,2048,96,causal": of_tiles(96),
-        "1,4,1,16384,96,causal": of_tiles(96),
+        name: of_tiles(int(name.split(",")[4]))
+        for name in (
+            "32,4,4,372,80,causal",
+            "16,2,1,1107,64,causal",
+            "16,1,1,4160,128,causal",
+            "16,4,4,2619,80,causal",
+            "8,8,4,348,80,causal",
+            "1,4,1,16384,64,causal",
+            "4,4,1,4096,64,causal",
+            "2,2,1,7488,64,causal",
+            "64,8,4,169,128,causal",
+            "16,4,2,230,128,causal",
+            "4,8,4,2048,96,causal",
+            "1,4,1,16384,96,causal",
+        )
     },
     "narrow": {
         "16,4,4,2619,80,causal": (TAKEN[80], *(replace(TAKEN[80], first=64, rest=each) for each in (0, 16, 32))),
@@ -152,38 +183,38 @@ PARTS: dict[str, dict[str, tuple[Variant, ...]]] = {
 """Shapes and their variants."""
 
 
-TURN = "        turn = tile // gl.num_programs(0)\n"
+def given(text: str) -> Any:
+    """A shape of its numbers and its mask: "none", "causal" or "window:W"."""
+    from drawn_shapes import Shape
 
-IN_TURN = """        odd = (turn & 1) * gl.cast((turn + 1) * gl.num_programs(0) <= tiles * heads, gl.int32)
-        at = tile + odd * (gl.num_programs(0) - 1 - 2 * gl.program_id(0))
-"""
-"""Lines that take the tiles of each second round from the last to the first, if there are some for all blocks."""
+    *numbers, mask = text.split(",")
+    kind, _, left = mask.partition(":")
+    return Shape(*map(int, numbers), kind, int(left) if left else None)
 
 
 def text_of(shape: Any, variant: Variant) -> tuple[str, tuple[str, ...]]:
     """The text of a variant, and the names of its kernels."""
-    from every_tiling import pattern_of
-
     from pebblesim.advice.tiles import Tiling
-    from pebblesim.kernels.gluon import block
+    from pebblesim.kernels.gluon import block, plan
     from pebblesim.operator import texts
+    from pebblesim.operator.pattern import Pattern, band_of
 
-    tiling = Tiling("flash2-forward", {"B_r": variant.rows, "B_c": variant.keys}, stages=variant.stages, gluon=True)
-    usual, block.MOST_HELD = block.MOST_HELD, variant.held or block.MOST_HELD
-    writing, widths = texts.gluon, (("d_k", shape.d), ("d_v", shape.d))
-    texts.gluon = lambda *given, **options: writing(*given, **options | {"persistent": variant.several})
+    right = None if shape.mask == "none" else 0
+    pattern = Pattern(band_of(left=shape.left, right=right, rows=shape.shared), shape.shared)
+    blocks = {"B_r": variant.rows, "B_c": variant.keys}
+    tiling = Tiling("flash2-forward", blocks, stages=variant.stages, gluon=True, persistent=bool(variant.several))
+    usual, turns, widths = block.MOST_HELD, plan.IN_TURNS, (("d_k", shape.d), ("d_v", shape.d))
+    block.MOST_HELD, plan.IN_TURNS = variant.held or usual, 0 if variant.no_turns else turns
     try:
-        made = texts.written(tiling, widths, variant.even, False, True, "bfloat16", pattern_of(shape), shape.d**-0.5)
+        made = texts.written(tiling, widths, variant.even, False, True, "bfloat16", pattern, shape.d**-0.5)
     finally:
-        texts.gluon, block.MOST_HELD = writing, usual
-    text = re.sub(r"min\(blocks, most\) if several and [^,]* else blocks", "min(blocks, most)", made.text)
-    if variant.in_turn:
-        text = text.replace(TURN, TURN + IN_TURN).replace("= tile // (tiles", "= at // (tiles")
-        text = text.replace(", tile % (tiles", ", at % (tiles")
+        block.MOST_HELD, plan.IN_TURNS = usual, turns
+    text = made.text if variant.apart else re.sub(r"\n +mbarrier\.wait.*(?=\n +O_\w+, P_late = warp)", "", made.text)
+    if variant.several == "everywhere":
+        text = re.sub(r"min\(blocks, most\) if several else blocks", "min(blocks, most)", text)
     if variant.together:
         text = re.sub(r"    together = .*", f"    together = {variant.together}", text)
     text = scaled_late(text) if variant.scaled_late else text
-    text = exponentials_apart(text) if variant.apart else text
     return (with_columns(text, variant.first, variant.rest) if variant.first else text), made.kernels
 
 
@@ -199,21 +230,6 @@ def scaled_late(text: str) -> str:
             continue
         if issued := re.match(r"(O_\w+) = warpgroup_mma\(P_late", said):
             made.append(f"{indent}{issued[1]} = {factor}[:, None] * {issued[1]}")
-        made.append(line)
-    return "\n".join(made) + "\n"
-
-
-def exponentials_apart(text: str) -> str:
-    """The text with a wait, for what has arrived, before that for the product that was put off.
-
-    ptxas moves exponentials behind a wait for products, but not past the loop of a wait for a barrier.
-    """
-    made, waited = [], ""
-    for line in text.splitlines():
-        if re.match(r"\s+mbarrier\.wait\(V_j_full", line):
-            waited = line
-        if re.match(r"\s+(O_i, P_late|O_i_0, P_late) = warpgroup_mma_wait", line) and "last_phase" in waited:
-            made += [waited] if line.startswith(waited[: len(waited) - len(waited.lstrip())]) else []
         made.append(line)
     return "\n".join(made) + "\n"
 
@@ -275,8 +291,6 @@ Case = tuple[str, Variant]
 @cache
 def module_for(case: Case) -> Any:
     """The module that launches a variant's kernel."""
-    from drawn_race import given
-
     from pebblesim.operator.launching.launching import running
 
     return running(*text_of(given(case[0]), case[1]))
@@ -284,15 +298,12 @@ def module_for(case: Case) -> Any:
 
 def kind_of(case: Case) -> tuple[str, ...]:
     """What decides how a kernel is compiled: its text without what `run` does."""
-    from drawn_race import given
-
-    return (text_of(given(case[0]), replace(case[1], together=0))[0],)
+    return (text_of(given(case[0]), case[1])[0].partition("\ndef run(")[0],)
 
 
 def compiled(case: Case) -> str:
     """Run a variant with a short length, so that Triton's cache has its kernel; what went wrong, if something did."""
     import torch
-    from drawn_race import given
 
     shape = replace(given(case[0]), batch=1, kv_heads=1, n=256)
     try:
@@ -325,8 +336,6 @@ def main() -> None:
     asked = parser.parse_args()
     cases = [(shape, each) for part in asked.part for shape, variants in PARTS[part].items() for each in variants]
     if asked.texts is not None:
-        from drawn_race import given
-
         asked.texts.mkdir(parents=True, exist_ok=True)
         for shape, each in dict.fromkeys(cases):
             name = re.sub(r"\W+", "_", f"{shape} {each}")
@@ -346,7 +355,6 @@ def main() -> None:
 def rows(cases: list[Case], workers: int, until: float) -> Iterator[dict[str, Any]]:
     """A row for each variant; those of a shape are measured in turn."""
     import torch
-    from drawn_race import given
 
     wrong: dict[tuple[str, ...], str] = {}
     if workers:

@@ -303,6 +303,7 @@ class Block(Loops):
         late: the products that are put off to the next iteration.
         turns: how many warpgroups wait for one another: they take turns, so that one issues its products when the other
             has its scores, or begin one after the other.
+        apart: whether exponentials are kept in front of the wait for the products that were put off.
         persistent: whether there are as many blocks as multiprocessors, each with several tiles of the grid, one after
             the other: what the next one needs arrives while one ends.
         roomy: whether threads have registers left, in which they exchange columns before they store sums.
@@ -320,6 +321,7 @@ class Block(Loops):
     additions: tuple[Addition, ...] = ()
     late: tuple[ir.Compute, ...] = ()
     turns: int = 0
+    apart: bool = False
     persistent: bool = False
     roomy: bool = True
     stays: Stays | None = None

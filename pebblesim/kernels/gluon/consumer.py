@@ -10,6 +10,7 @@ streamed first: the iteration before the loop has its predicates, and the loop n
 Two warpgroups with narrow heads take turns at the tensor cores. One issues its products, and passes the turn when it
 has its scores; it waits for the next turn behind its exponentials, in front of the wait for the product that was put
 off. The compiler moves exponentials behind that wait, but not past a wait for a barrier.
+Other kernels wait there for a barrier again at which all has arrived.
 """
 
 from __future__ import annotations
@@ -52,11 +53,17 @@ class Consumer(TablesRoles):
         self._there: set[str] = set()  # barriers that have been waited for, of rings in this iteration
         self._late: list[ir.Compute] = []  # products of the iteration before, still to be issued
         self._operands: dict[ir.Compute, Name] = {}  # what products that were put off take from registers
+        self._inside = False  # whether exponentials of this iteration are to stay in front of a wait
         self._of_before = False  # whether a product of the iteration before is being issued
         self._unread: dict[ir.Tile, ir.Read] = {}  # vectors of this iteration that are still in their ring
         self._added = {each.product: each for each in plan.additions}
         self._handed: set[ir.Tile] = set()  # what all warpgroups have of this iteration
         self._to_add: list[Addition] = []  # products of this iteration, for memory
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether the rounds of tiles under a mask go from long to short and back in turn."""
+        return self.scope.mask is not None
 
     # The warp that loads
 
@@ -124,6 +131,7 @@ class Consumer(TablesRoles):
             self.take_turn(TURNS + 1)
         self._there -= {ring.barrier for ring in self.plan.rings}
         self._late = list(self.plan.late) if late else []
+        self._inside = late
         self._handed.clear()
         self._to_add.clear()
         self.say(*self.scope.enter(node, at))
@@ -252,10 +260,18 @@ class Consumer(TablesRoles):
         super().settle(tile)
 
     def wait(self, number: int) -> None:
-        """Wait for the first products that run; if some were put off, behind the next turn."""
+        """Wait for the first products that run; if some were put off, behind the next turn or what keeps its place."""
         if any(each.late for each in self.running[:number]):
             self.take_next_turn()
+            self._keep_exponentials()
         super().wait(number)
+
+    def _keep_exponentials(self) -> None:
+        """Wait for what has arrived: ptxas moves exponentials behind a wait for products, but not past this one."""
+        if self.plan.apart and self._inside:
+            ring = next(ring for ring, last in self.plan.last.items() if last is self.plan.late[-1])
+            self.say(st.Keep(filled(ring.name, "last"), Name("last_phase")))
+            self._inside = False
 
     def ended(self, done: list[Issued]) -> None:
         """Pass the turn, and give back slots."""
