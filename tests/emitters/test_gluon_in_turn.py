@@ -1,4 +1,4 @@
-"""Blocks with several tiles under a band: each tile once, in rounds from long to short and back, shares that are even."""
+"""Blocks with several tiles under a band: each tile once, in rounds from long to short and back, with even shares."""
 
 from __future__ import annotations
 

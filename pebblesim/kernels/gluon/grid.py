@@ -61,9 +61,10 @@ class Grid(Lowering):
             grid = f"min({count} * heads, most), 1"
         if plan.persistent and setting.mask is not None:
             keys = self.scope.length(plan.loop.range)
-            longest = f"triton.cdiv({self.longest(size, keys)}, {keys})"
+            longest = f"triton.cdiv({size}, {keys})"
             lines.append(f"    blocks = {count} * heads")
             if self.in_turn:
+                longest = f"triton.cdiv({self.longest(size, keys)}, {keys})"
                 gained = f"{BEGINNING} * blocks * blocks >= {longest} * most * most"
                 lines.append(f"    several = {gained}  # tiles, for shares that are even")
                 grid = "min(blocks, most) if several else blocks, 1"
