@@ -81,14 +81,14 @@ class Grid(Lowering):
 
     @property
     def in_turn(self) -> bool:
-        """Whether the rounds of tiles under a mask go from long to short and back in turn."""
-        return False
+        """Whether the rounds of tiles go from long to short and back in turn."""
+        return self.plan.in_turn and self.scope.mask is not None
 
-    def longest(self, size: str, keys: int) -> str:
-        """The most words of a side that a tile streams, of these and with tiles of so many, as `run` has it."""
+    def longest(self, size: Term, keys: int) -> str:
+        """The most indices of so many that a tile of rows streams, in tiles of `keys`, as `run` has it."""
         mask = self.setting.mask
         if mask is None or mask.before is None or mask.after is None:
-            return size
+            return f"{size}"
         return f"min({size}, {mask.before + mask.after + self.plan.height // mask.rows + keys})"
 
     @property
