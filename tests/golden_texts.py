@@ -86,9 +86,8 @@ class Case:
         schedule = schedule if schedule.problem.rectangle is None else schedule.in_dims(schedule.problem.rectangle.dims)
         program = schedule.program if mask is None else schedule.masked
         program = biased(program) if self.bias else program
-        options = {**tiling.options, "scale": 0.125, "shared": self.shared, "dense": self.dense}
+        options = {**tiling.options_under(mask), "scale": 0.125, "shared": self.shared, "dense": self.dense}
         if tiling.gluon:
-            options["persistent"] &= mask is None
             return gluon(program, self.sizes, mask=mask, softcap=self.softcap, **options)
         far = self.far if self.shared else None
         return triton(program, self.sizes, mask=mask, far=far, softcap=self.softcap, **options)

@@ -154,7 +154,7 @@ def check(
         band = replace(band, at_end=not shared, rows=several)
     program, sizes = get(tiles.schedule).in_dims(dims).under(band), {**dims, **tiles.blocks}
     program = sinking(program) if sinks else program
-    ring: dict[str, Any] = {"stages": tiles.stages, "persistent": tiles.persistent and mask is None}
+    ring: dict[str, Any] = tiles.options_under(band)
     made = gluon(program, sizes, "bfloat16", band, scale=0.1, shared=shared, dense=True, softcap=softcap, **ring)
     vectors = {f"{name}_ptr" for name, tensor in program.tensors.items() if is_float32(program, tensor)}
     kept = plans(program, sizes, **ring)
