@@ -1,0 +1,464 @@
+"""Attention whose kernels read ranges of keys, as packed sequences are: against float64, and beside others; on a GPU.
+
+python benchmarks/gpu/ranges.py -o FOLDER --part right [--seed 1] [--time-limit 60] [--workers 12]
+python benchmarks/gpu/ranges.py -o FOLDER --part times [--time-limit 100] [--peer flash-attn-4] [--tilings]
+
+`right`: calls that a seed draws, one after the other in a process, so that later ones are launched as earlier ones were
+with other lengths and other ranges; then each kernel of Gluon that is for ranges, whether it is taken or not. A row of
+FOLDER/right.jsonl has the largest error of each result, ‖made - true‖ / ‖true‖, and those that are too large, beside the
+largest of a single row, which is divided by the row or, if that is longer, by a mean one. `times`: a row of FOLDER/times.jsonl for each packed shape, ours and others, then on the card alone our fastest kernels
+by the forecast, of Gluon and of Triton; with `--tilings` more of them. What is there is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+HEADS = (
+    (64, 64, 1), (64, 64, 4), (128, 128, 1), (128, 128, 4), (80, 80, 2), (192, 128, 2),
+    (256, 256, 1), (128, 128, 8), (96, 96, 1), (192, 192, 1), (256, 256, 4), (64, 64, 16), (128, 128, 3),
+)  # fmt: skip
+"""Head dimensions of queries and of values, and heads that share keys: what kernels are compiled for."""
+
+CALLS = 12
+"""Calls of each of them, with lengths and ranges of their own."""
+
+ERROR, ROW = 8e-3, 0.1
+"""Largest errors of results in bfloat16: of all of one, and of a single row."""
+
+RACED = "3/7", "1/6", "2/17", "2/30", "1/12", "2/9", "1/18"
+"""Packed shapes of drawn_race.py, by seed and number."""
+
+OWN = (
+    (2, 4, 8192, 128, 16), (8, 1, 16384, 128, 8), (4, 4, 4096, 64, 8), (4, 2, 8192, 256, 6), (8, 1, 4096, 128, 32),
+    (8, 4, 8192, 128, 64), (16, 1, 2048, 64, 4), (4, 4, 8192, 192, 8),
+)  # fmt: skip
+"""Further ones: KV heads, heads that share each, tokens, head dimension, and sequences whose starts are drawn."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--part", choices=("right", "times"), default="right")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--time-limit", type=float, default=100.0, help="seconds after which nothing new is begun")
+    parser.add_argument("--workers", type=int, default=12, help="processes that compile kernels")
+    parser.add_argument("--peer", action="append", default=[])
+    parser.add_argument("--tilings", action="store_true", help="each of our kernels, too")
+    asked = parser.parse_args()
+    asked.output.mkdir(parents=True, exist_ok=True)
+    file = asked.output / f"{asked.part}.jsonl"
+    known = {json.loads(line)["key"] for line in file.read_text().splitlines()} if file.exists() else set()
+    until = time.monotonic() + asked.time_limit
+    with file.open("a", encoding="utf-8") as out:
+        for row in (right if asked.part == "right" else times)(asked, known, until):
+            out.write(json.dumps(row) + "\n")
+            out.flush()
+            print(json.dumps(row)[:1200], flush=True)
+
+
+# Right results
+
+
+def drawn(chance: random.Random, shared: int) -> dict[str, Any]:
+    """Sizes, and ranges of keys for each query of each batch as lists, or what they are made of."""
+    form = chance.choice(("packed", "packed", "two", "padding", "ranges", "ranges", "nothing"))
+    batch = 1 if form in ("packed", "two") else chance.choice((1, 2, 3))
+    n = chance.choice((chance.randint(1, 70), chance.randint(1, 700), 64 * chance.randint(1, 12), 16))
+    n_k = n if form == "packed" else chance.choice((n, chance.randint(1, 700), 128 * chance.randint(1, 5)))
+    made = {"form": form, "batch": batch, "kv_heads": chance.choice((1, 2, 3)), "n_q": n, "n_k": n_k}
+    made["causal"] = chance.random() < 0.6
+    if form in ("packed", "two"):
+        cuts = chance.choice((0, 1, 3, 9, min(n, 60)))
+        made["of_q"] = _starts(chance, n, cuts)
+        made["of_k"] = made["of_q"] if form == "packed" else _starts(chance, n_k, cuts)
+    if form == "padding":
+        made["real"] = [sorted((chance.randint(0, n_k), chance.randint(0, n_k))) for _ in range(batch)]
+    if form in ("ranges", "nothing"):
+        high = n_k if form == "ranges" else chance.randint(0, n_k)
+        first = [sorted(chance.randint(0, high) for _ in range(n)) for _ in range(batch)]
+        made["first"] = first
+        made["end"] = first if form == "nothing" else [sorted(chance.randint(0, n_k) for _ in range(n)) for _ in first]
+        made["causal"] = False
+    return made
+
+
+def _starts(chance: random.Random, n: int, cuts: int) -> list[int]:
+    last = n if chance.random() < 0.7 else chance.randint(0, n)
+    return [0, *sorted(chance.randint(0, last) for _ in range(cuts)), last]
+
+
+def options_of(torch: Any, call: dict[str, Any]) -> dict[str, Any]:
+    """The masks as `attention` takes them."""
+    put = partial(torch.tensor, device="cuda", dtype=torch.int32)
+    if "of_q" in call:
+        starts = put(call["of_q"])
+        if call["form"] == "packed":
+            return {"cu_seqlens": starts, "is_causal": call["causal"]}
+        return {"cu_seqlens": (starts, put(call["of_k"])), "is_causal": call["causal"]}
+    if "real" in call:
+        keys = torch.arange(call["n_k"], device="cuda")
+        begin, end = put(call["real"]).unbind(-1)
+        padding = (keys < begin[:, None]) | (keys >= end[:, None])
+        return {"key_padding_mask": padding, "is_causal": call["causal"]}
+    return {"key_ranges": (put(call["first"]), put(call["end"]))}
+
+
+def allowed(torch: Any, call: dict[str, Any]) -> Any:
+    """The allowed pairs, (batch, n_q, n_k), by the definition."""
+    n_q, n_k = call["n_q"], call["n_k"]
+    i, j = torch.arange(n_q, device="cuda")[:, None], torch.arange(n_k, device="cuda")[None]
+    found = torch.zeros((call["batch"], n_q, n_k), dtype=torch.bool, device="cuda")
+    if "of_q" in call:
+        for a, b, c, d in zip(call["of_q"], call["of_q"][1:], call["of_k"], call["of_k"][1:], strict=False):
+            inside = (i >= a) & (i < b) & (j >= c) & (j < d)
+            found |= inside & (j - c <= i - a) if call["causal"] else inside
+        return found
+    for each in range(call["batch"]):
+        if "real" in call:
+            begin, end = call["real"][each]
+            found[each] = (j >= begin) & (j < end) & ((j <= i) | torch.tensor(not call["causal"], device="cuda"))
+        else:
+            first, end = (torch.tensor(call[name][each], device="cuda")[:, None] for name in ("first", "end"))
+            found[each] = (j >= first) & (j < end)
+    return found
+
+
+def tensors(torch: Any, call: dict[str, Any], heads: tuple[int, int, int], seed: int) -> list[Any]:
+    """Q, K, V and dO."""
+    d_k, d_v, shared = heads
+    made, kv = torch.Generator("cuda").manual_seed(seed), call["kv_heads"]
+    sizes = (
+        (kv * shared, call["n_q"], d_k), (kv, call["n_k"], d_k), (kv, call["n_k"], d_v), (kv * shared, call["n_q"], d_v)
+    )  # fmt: skip
+    found = []
+    for h, n, d in sizes:
+        x = torch.randn((call["batch"], n, h, d), device="cuda", dtype=torch.bfloat16, generator=made)
+        x = x.transpose(1, 2)
+        found.append(x if seed % 2 else x.contiguous())
+    return found
+
+
+def true_results(torch: Any, call: dict[str, Any], x: list[Any], shared: int, scale: float) -> dict[str, Any]:
+    """O, dQ, dK and dV in float64."""
+    Q, K, V, dO = (each.detach().double() for each in x)
+    K, V = (each.repeat_interleave(shared, 1) for each in (K, V))
+    mask = allowed(torch, call)[:, None]
+    S = (Q @ K.mT * scale).masked_fill(~mask, -torch.inf)
+    P = torch.softmax(S, -1).nan_to_num(0.0)
+    O = P @ V
+    dS = P * (dO @ V.mT - (dO * O).sum(-1, keepdim=True)) * scale
+    dK, dV = (each.unflatten(1, (-1, shared)).sum(2) for each in (dS.mT @ Q, P.mT @ dO))
+    return {"O": O, "dQ": dS @ K, "dK": dK, "dV": dV}
+
+
+def off(true: dict[str, Any], made: dict[str, Any]) -> dict[str, tuple[float, float]]:
+    """Errors of each result: of all of it, and of the worst row."""
+    found = {}
+    for name, each in made.items():
+        difference, right_one = each.detach().double() - true[name], true[name]
+        rows = right_one.norm(dim=-1)
+        least = max(float(right_one.norm()), 1e-3 * right_one.numel() ** 0.5)
+        own = difference.norm(dim=-1) / rows.clamp(min=max(float(rows.mean()), 1e-2))
+        found[name] = (float(difference.norm()) / least, float(own.max()))
+    return found
+
+
+def wrong(errors: dict[str, tuple[float, float]]) -> bool:
+    """Whether some error is too large, or no number."""
+    return any(not (whole <= ERROR and row <= ROW) for whole, row in errors.values())
+
+
+def both_passes(torch: Any, call: dict[str, Any], x: list[Any], same_bits: bool) -> dict[str, Any]:
+    """Results of `attention`."""
+    from pebblesim.gpu.torch import attention
+
+    x = [*(each.detach().requires_grad_() for each in x[:3]), x[3]]
+    rest = {"enable_gqa": True, "deterministic": same_bits}
+    out = attention(*x[:3], **options_of(torch, call), **rest)
+    return dict(zip(("O", "dQ", "dK", "dV"), (out, *torch.autograd.grad(out, x[:3], x[3])), strict=True))
+
+
+@contextmanager
+def taking(tiling: Any, dims: dict[str, int], mask: Any) -> Iterator[None]:
+    """Meanwhile the kernels of passes are those of a tiling."""
+    from types import SimpleNamespace
+
+    from pebblesim.operator import planning
+    from pebblesim.operator.launching import launching
+
+    before = launching.fitting
+    sides, _ = planning._of_lengths(tiling, tuple(dims.items())[2:], "bfloat16", mask)
+    even = all((dims | dict(tiling.blocks))[name] % side == 0 for name, side in sides)
+    taken = SimpleNamespace(forecast=SimpleNamespace(tiling=tiling, rounds=1), even=even, bytes=0, cut=None)
+    launching.fitting = lambda *given: taken  # type: ignore[assignment, return-value]
+    try:
+        yield
+    finally:
+        launching.fitting = before
+
+
+def of_gluon(call: dict[str, Any], heads: tuple[int, int, int]) -> dict[str, list[Any]]:
+    """The kernels of Gluon that are for a call's ranges, by the pass."""
+    from pebblesim.advice import cards
+    from pebblesim.advice.tiles import PROBLEM, kernels_for
+    from pebblesim.kernels.key_ranges import KeyRanges
+    from pebblesim.operator.pattern import Pattern
+
+    (d_k, d_v, shared), card = heads, cards.with_rates(cards.card("H200"))
+    dims = {"n_q": call["n_q"] * shared, "n_k": call["n_k"], "d_k": d_k, "d_v": d_v}
+    asked = Pattern(KeyRanges(rows=shared), shared).call(dims.items(), "bfloat16", card)
+    ways = {way: kernels_for(PROBLEM[way], asked, card.size("shared_per_block")) for way in PROBLEM}
+    return {way: [each for each in found if each.gluon] for way, found in ways.items()}
+
+
+def by_each(
+    torch: Any, call: dict[str, Any], heads: tuple[int, int, int], x: list[Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The results of each kernel of Gluon that is for a call, by its name."""
+    from pebblesim.kernels.key_ranges import KeyRanges
+    from pebblesim.operator import operators
+    from pebblesim.operator.masks import ranged
+    from pebblesim.operator.masks import Asked
+
+    (d_k, d_v, shared), options = heads, options_of(torch, call)
+    causal = options.pop("is_causal", False)
+    asked = Asked(None, None, None, 0 if causal else None, False, d_k**-0.5, 0.0, None, False)
+    masks = {name: options.get(name) for name in ("cu_seqlens", "key_padding_mask", "key_ranges")}
+    asked = ranged(x[0], x[1], asked, masks)
+    dims = {"n_q": call["n_q"] * shared, "n_k": call["n_k"], "d_k": d_k, "d_v": d_v}
+    out, L = operators.without_notes(*x[:3], None, *asked)
+    for way, tilings in of_gluon(call, heads).items():
+        for tiling in tilings:
+            with taking(tiling, dims, KeyRanges(rows=shared)):
+                if way == "forward":
+                    O, own = operators.without_notes(*x[:3], None, *asked)
+                    same = torch.isinf(own) == torch.isinf(L)
+                    yield str(tiling), {"O": O if bool(same.all()) else torch.full_like(O, torch.nan)}
+                else:
+                    made = operators.gradients_without_notes(x[3], None, *x[:3], out, L, None, *asked)
+                    yield str(tiling), dict(zip(("dQ", "dK", "dV"), made, strict=True))
+
+
+def calls(seed: int, heads: tuple[int, int, int]) -> list[dict[str, Any]]:
+    """The calls of a seed; each third one has the lengths of the one before it."""
+    chance = random.Random(f"{seed}/{heads}")
+    found: list[dict[str, Any]] = []
+    while len(found) < CALLS:
+        made = drawn(chance, heads[2])
+        if len(found) % 3 == 2 and found[-1]["form"] in ("packed", "ranges", "nothing"):
+            like = found[-1]
+            while (made["form"], made["batch"]) != (like["form"], like["batch"]):
+                made = drawn(chance, heads[2])
+            made = _with_sizes(chance, made, like)
+        found.append(made)
+    return found
+
+
+def _with_sizes(chance: random.Random, made: dict[str, Any], like: dict[str, Any]) -> dict[str, Any]:
+    """Other ranges for the lengths of another call."""
+    made |= {name: like[name] for name in ("kv_heads", "n_q", "n_k", "causal")}
+    if made["form"] == "packed":
+        made["of_q"] = made["of_k"] = _starts(chance, like["n_q"], len(like["of_q"]) - 2)
+        return made
+    for name in ("first", "end"):
+        made[name] = [sorted(chance.randint(0, like["n_k"]) for _ in range(like["n_q"])) for _ in range(like["batch"])]
+    return made
+
+
+def one(torch: Any, heads: tuple[int, int, int], seed: int, number: int, call: dict[str, Any]) -> dict[str, Any]:
+    """A row: errors of a call, twice, and of each kernel of Gluon for it."""
+    x = tensors(torch, call, heads, 1000 * seed + number)
+    true = true_results(torch, call, x, heads[2], heads[0] ** -0.5)
+    found: dict[str, Any] = {}
+    for same_bits in (False, True):
+        for again in range(2):
+            found[f"attention{' same bits' * same_bits}{' again' * again}"] = both_passes(torch, call, x, same_bits)
+    errors = {name: off(true, made) for name, made in found.items()}
+    for name, made in by_each(torch, call, heads, x):
+        errors[name] = off(true, made)
+    bad = {name: each for name, each in errors.items() if wrong(each)}
+    shape = {name: value for name, value in call.items() if not isinstance(value, list)}
+    worst = {name: max(each[name][0] for each in errors.values() if name in each) for name in true}
+    return {"call": shape, "heads": heads, "kernels": len(errors), "worst": worst, "wrong": bad}
+
+
+def compiled(heads: tuple[int, int, int], seed: int) -> str:
+    """Make the calls of these heads once, so that Triton's cache has their kernels."""
+    import torch
+
+    try:
+        for number, call in enumerate(calls(seed, heads)):
+            one(torch, heads, seed, number, call)
+        torch.cuda.synchronize()
+    except Exception as error:
+        return f"{heads}: {type(error).__name__}: {error}"[:300]
+    return ""
+
+
+def right(asked: Any, known: set[str], until: float) -> Iterator[dict[str, Any]]:
+    """A row for each call."""
+    import torch
+
+    began = time.monotonic()
+    with ProcessPoolExecutor(max(1, asked.workers), get_context("spawn")) as pool:
+        said = [each for each in pool.map(partial(compiled, seed=asked.seed), HEADS) if each] if asked.workers else []
+    print(f"compiled in {time.monotonic() - began:.0f} s; {said}", flush=True)
+    number = 0
+    for heads in HEADS:
+        for at, call in enumerate(calls(asked.seed, heads)):
+            key = f"{asked.seed}/{heads}/{at}"
+            if key in known:
+                continue
+            if time.monotonic() > until:
+                return
+            number += 1
+            try:
+                yield {"key": key, **one(torch, heads, asked.seed, at, call)}
+            except Exception as error:  # which is what this is about
+                yield {"key": key, "heads": heads, "error": f"{type(error).__name__}: {error}"[:400]}
+                if "illegal" in str(error) or "CUDA error" in str(error):
+                    return
+
+
+# Times
+
+
+def shapes() -> dict[str, Any]:
+    """Packed shapes, by a name."""
+    from drawn_shapes import Shape, drawn as drawn_shape
+
+    found = {name: drawn_shape(*map(int, name.split("/"))) for name in RACED}
+    for kv_heads, shared, n, d, sequences in OWN:
+        chance = random.Random(f"{n}/{d}/{sequences}")
+        starts = tuple(sorted({0, n, *(chance.randrange(1, n) for _ in range(sequences - 1))}))
+        made = Shape(1, kv_heads, shared, n, d, "packed", None, starts)
+        found[str(made)] = made
+    return found
+
+
+def times(asked: Any, known: set[str], until: float) -> Iterator[dict[str, Any]]:
+    """A row for each shape: ours and others, and our kernels on the card alone."""
+    import torch
+    from contenders import contenders
+    from drawn_race import step
+    from drawn_shapes import errors, right as true_of, tensors as tensors_of
+    from timing import sets_of, together
+
+    names = [name for name in shapes() if name not in known]
+    began = time.monotonic()
+    with ProcessPoolExecutor(max(1, asked.workers), get_context("spawn")) as pool:
+        work = partial(made_once, peers=tuple(asked.peer), tilings=asked.tilings)
+        said = [each for each in pool.map(work, names) if each] if asked.workers else []
+    print(f"compiled in {time.monotonic() - began:.0f} s; {said}", flush=True)
+    for name in names:
+        if time.monotonic() > until:
+            return
+        shape = shapes()[name]
+        sets = [tensors_of(torch, shape, seed) for seed in range(sets_of(2 * shape.heads * shape.n * shape.d))]
+        row: dict[str, Any] = {"key": name, "shape": str(shape), **shape.row(), "card": torch.cuda.get_device_name()}
+        true, row["errors"] = true_of(torch, shape, *sets[0]), {}
+        attends = contenders(torch, shape, "none", tuple(asked.peer))
+        for who in [*attends]:
+            try:
+                x, dO = sets[0]
+                out = attends[who](*x)
+                made = dict(zip(("dQ", "dK", "dV"), torch.autograd.grad(out, x, dO), strict=True))
+                row["errors"][who] = errors(true, made | {"O": out})
+            except Exception as error:
+                row.setdefault("refused", {})[who] = f"{type(error).__name__}: {error}".splitlines()[0][:160]
+                del attends[who]
+        for way in ("forward", "both"):
+            every = {who: [partial(step, torch, way, each, *one) for one in sets] for who, each in attends.items()}
+            row[way] = together(torch, every)
+        row["tilings"] = dict(by_tiling(torch, shape, name, asked.tilings))
+        yield row
+        torch.cuda.empty_cache()
+
+
+def by_tiling(torch: Any, shape: Any, name: str, every: bool) -> Iterator[tuple[str, Any]]:
+    """Microseconds of the card of each pass by the kernels of some tilings: those of Gluon, and the best others."""
+    from every_tiling import passes
+    from timing import by_kernel, of_card, of_host
+
+    from pebblesim.kernels.key_ranges import KeyRanges
+
+    with torch.no_grad():
+        made = passes(torch, shape)
+        for way, tilings in tilings_of(shape, every).items():
+            for number, tiling in enumerate(tilings):
+                dims = {"n_q": shape.n * shape.shared, "n_k": shape.n, "d_k": shape.d, "d_v": shape.d}
+                with taking(tiling, dims, KeyRanges(rows=shape.shared)):
+                    try:
+                        host = of_host(torch, made[way], 5)
+                        found = sorted(of_card(torch, [made[way]], 8, host) for _ in range(5))[2]
+                        kernels = by_kernel(torch, made[way]) if number < 2 else {}
+                    except Exception as error:
+                        yield f"{way} {tiling}", f"{type(error).__name__}: {error}"[:120]
+                        continue
+                yield f"{way} {tiling}", [round(found, 2), kernels]
+
+
+def tilings_of(shape: Any, every: bool) -> dict[str, list[Any]]:
+    """Our kernels for a packed shape that may be near, the fastest forecast first."""
+    from every_tiling import pattern_of
+
+    from pebblesim.advice import cards
+    from pebblesim.operator.planning import ROOM, ranked_for
+
+    card, pattern = cards.with_rates(cards.card("H200")), pattern_of(shape)
+    dims = (("n_q", shape.n * shape.shared), ("n_k", shape.n), ("d_k", shape.d), ("d_v", shape.d))
+    found = {}
+    for way in ("forward", "backward"):
+        _, ranked = ranked_for(way, dims, shape.kv_heads, "bfloat16", pattern, ROOM, card)
+        tables = [each.tiling for each in ranked if each.rounds == 1]
+        near = [each for at, each in enumerate(tables) if at < 4 or each.gluon]
+        others = [next(each for each in tables if not each.gluon)]
+        found[way] = list(dict.fromkeys([*near, *others])) if every else list(dict.fromkeys([tables[0], *others]))
+    return found
+
+
+def made_once(name: str, peers: tuple[str, ...], tilings: bool) -> str:
+    """Make all calls of a shape once, so that caches on disk have their kernels."""
+    import torch
+    from contenders import contenders
+    from drawn_race import KEPT, step
+    from drawn_shapes import tensors as tensors_of
+    from every_tiling import passes
+
+    from pebblesim.kernels.key_ranges import KeyRanges
+
+    shape, said = shapes()[name], ""
+    x, dO = tensors_of(torch, shape)
+    for who, attend in contenders(torch, shape, "none", peers).items():
+        if who in KEPT:
+            try:
+                step(torch, "both", attend, x, dO)
+            except Exception as error:
+                said += f"{who}: {type(error).__name__}: {error}"[:160]
+    with torch.no_grad():
+        made: dict[str, Callable[[], Any]] = passes(torch, shape)
+        for way, found in tilings_of(shape, tilings).items():
+            for tiling in found:
+                dims = {"n_q": shape.n * shape.shared, "n_k": shape.n, "d_k": shape.d, "d_v": shape.d}
+                with taking(tiling, dims, KeyRanges(rows=shape.shared)):
+                    try:
+                        made[way]()
+                    except Exception as error:
+                        said += f"{tiling}: {type(error).__name__}: {error}"[:160]
+    torch.cuda.synchronize()
+    return said
+
+
+if __name__ == "__main__":
+    main()
