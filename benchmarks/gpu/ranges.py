@@ -5,8 +5,9 @@ python benchmarks/gpu/ranges.py -o FOLDER --part times [--time-limit 100] [--pee
 
 `right`: calls that a seed draws, one after the other in a process, so that later ones are launched as earlier ones were
 with other lengths and other ranges; then each kernel of Gluon that is for ranges, whether it is taken or not. A row of
-FOLDER/right.jsonl has the largest error of each result, ‖made - true‖ / ‖true‖, and those that are too large, beside the
-largest of a single row, which is divided by the row or, if that is longer, by a mean one. `times`: a row of FOLDER/times.jsonl for each packed shape, ours and others, then on the card alone our fastest kernels
+FOLDER/right.jsonl has the largest error of each result, ‖made - true‖ / ‖true‖, and what is too large, beside the
+largest error of a single row, which is divided by that row or, if that is longer, by a mean one.
+`times`: a row of FOLDER/times.jsonl for each packed shape: ours and others, then on the card alone our fastest kernels
 by the forecast, of Gluon and of Triton; with `--tilings` more of them. What is there is not measured again.
 """
 
@@ -228,8 +229,7 @@ def by_each(
     """The results of each kernel of Gluon that is for a call, by its name."""
     from pebblesim.kernels.key_ranges import KeyRanges
     from pebblesim.operator import operators
-    from pebblesim.operator.masks import ranged
-    from pebblesim.operator.masks import Asked
+    from pebblesim.operator.masks import Asked, ranged
 
     (d_k, d_v, shared), options = heads, options_of(torch, call)
     causal = options.pop("is_causal", False)

@@ -30,7 +30,6 @@ from pebblesim.kernels.triton.ranges import Scope, Setting, along
 from pebblesim.kernels.triton.values import Values
 from pebblesim.language import program as ir
 
-
 RANGES = ("low", "high", "all_low", "all_high", "first_at", "end_at")
 """Names of the tiles that a block streams, of the indices that all of its own meet, and of addresses of ranges."""
 
@@ -269,7 +268,6 @@ class RowsScope(Scope):
         if existing and self.exist(stream, 1, frame):
             last = minimum(last, self.setting.size(stream.dim) - 1)
         return [columns.along(across) <= (last - first).along(rows)]
-
 
     def _in_ranges(self, ranges: ir.Ranges, frame: bool) -> list[Term]:
         """The predicate of the pairs of a tile that are in ranges; these end where what is streamed ends."""
