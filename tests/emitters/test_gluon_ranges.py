@@ -86,7 +86,14 @@ def right(x: dict[str, np.ndarray], pairs: np.ndarray, shared: int) -> dict[str,
 
 
 def run(
-    name: str, sizes: tuple[int, ...], kind: str, blocks: dict[str, int], layout: str, seed: int, far: float = 0.0, **ring: Any
+    name: str,
+    sizes: tuple[int, ...],
+    kind: str,
+    blocks: dict[str, int],
+    layout: str,
+    seed: int,
+    far: float = 0.0,
+    **ring: Any,
 ) -> None:
     batch, kv_heads, shared, n_q, n_k, d = sizes
     apart = layout != "alone"  # else contiguous matrices, with the rows of heads that share keys next to each other

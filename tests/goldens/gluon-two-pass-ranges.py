@@ -196,7 +196,6 @@ def dK_dV_1_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q
     low = gl.minimum(gl.load(first_at + j * 128) // 128, high - 1)
     dK_at = dK_ptr + gl.cast(head, gl.int64) * n_k * 64
     dV_at = dV_ptr + gl.cast(head, gl.int64) * n_k * 64
-    all_low, all_high = gl.load(first_at + ((j + 1) * 128 - 1)), gl.load(end_at + j * 128)
     part = j * 2 + w  # these 64 rows of tile j
     at_j = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, tile_128))
     at_j_first = gl.load(first_at + at_j)
@@ -213,8 +212,7 @@ def dK_dV_1_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q
         dS = warpgroup_mma(V_j.index(w).reshape([64, 64]), dO_i.index(slot).reshape([128, 64]).permute((1, 0)), gl.zeros([64, 128], gl.float32, tile_128), use_acc=False, is_async=True)
         P = warpgroup_mma_wait(1, deps=(P,))
         L_i = L_i_ring.index(slot).reshape([128]).load(gl.SliceLayout(0, tile_128))
-        if ((i + 1) * 128 > all_high) | (i * 128 < all_low):
-            P = gl.where((gl.arange(0, 128, gl.SliceLayout(0, tile_128))[None, :] >= (at_j_first - i * 128)[:, None]) & (gl.arange(0, 128, gl.SliceLayout(0, tile_128))[None, :] < (at_j_end - i * 128)[:, None]), P, float("-inf"))
+        P = gl.where((gl.arange(0, 128, gl.SliceLayout(0, tile_128))[None, :] >= (at_j_first - i * 128)[:, None]) & (gl.arange(0, 128, gl.SliceLayout(0, tile_128))[None, :] < (at_j_end - i * 128)[:, None]), P, float("-inf"))
         P = gl.exp2(P * 0.18033688011112042 - gl.where(L_i != float("-inf"), L_i, 0.0)[None, :])
         P_16 = gl.convert_layout(P.to(gl.bfloat16), gl.DotOperandLayout(0, tile_64, 2))
         dV_j = warpgroup_mma(P_16, dO_i.index(slot).reshape([128, 64]), dV_j, is_async=True)

@@ -31,7 +31,6 @@ their way to memory."""
 
 STORED = {
     ("backward-two-pass-blocked", 64, "causal"): 6,
-    ("backward-two-pass-blocked", 64, "ranges"): 9,
     ("backward-two-pass-blocked", 192, "causal"): 44,
 }
 """Registers that a loop may store, as docs/hopper.md says, by schedule, widest head and mask; none otherwise."""

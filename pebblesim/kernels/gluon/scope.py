@@ -91,11 +91,12 @@ class RowsScope(Scope):
         """Whether a loop's body asks of each tile if the mask, or the end of a length, cuts it.
 
         That is faster where products are put off. Where a tile of scores is a sum over parts it is as fast, and half as
-        much to compile: the products of all parts are written once, and not again for the tiles that are cut.
+        much to compile: the products of all parts are written once, and not again for the tiles that are cut. Of ranges
+        that are read, tiles of queries that stream past keys all have predicates: to ask would spill registers.
         """
         plan, mask, when = self.plan, self.mask, self.plan.loop.when
         if self.ranged:
-            return not plan.additions
+            return self._of_queries
         in_parts = not plan.late and plan.nest is not None and bool(plan.outgoing)
         if when is None:
             return in_parts and self.ragged(plan.loop.range)
@@ -150,7 +151,7 @@ class RowsScope(Scope):
         if self.from_last():
             return [Piece(Number(1), high, complete=True)]
         begin = low + 1 if late else low
-        if self.one_by_one() or (self._together(self.plan.loop.range) > 1 and self.before is not None):
+        if self.ranged or self.one_by_one() or (self._together(self.plan.loop.range) > 1 and self.before is not None):
             return [Piece(begin, high)]
         first, *others = pieces(self, self.plan.loop, differs)
         if first.jump is not None:
