@@ -100,9 +100,7 @@ def _without_pairs(query: Tensor, key: Tensor) -> bool:
     return 0 in (query.shape[0], query.shape[2], key.shape[2])
 
 
-def _arguments(
-    first: Tensor | Ranged | None, end: Tensor | None, n_k: int, forward: bool = False
-) -> dict[str, Tensor]:
+def _arguments(first: Tensor | Ranged | None, end: Tensor | None, n_k: int, forward: bool = False) -> dict[str, Tensor]:
     """As `arguments_of`; on a GPU by one kernel, unless they are there.
 
     `forward`: for kernels that read the keys of queries alone; the queries of keys may then be anything.

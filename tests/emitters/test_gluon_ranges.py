@@ -15,8 +15,11 @@ from laid_matrices import grouped, strides
 from strategies import draws
 
 from pebblesim.advice.tiles import PROBLEM, SMALL_TILINGS, TILINGS, Tiling, hopper_tiling
+from pebblesim.core.errors import UsageError
 from pebblesim.kernels.gluon.gluon import gluon
 from pebblesim.kernels.key_ranges import KeyRanges
+from pebblesim.kernels.passes.bias import biased
+from pebblesim.kernels.passes.sinks import sinking
 from pebblesim.kernels.triton.triton import triton
 from pebblesim.language.registry import get
 
@@ -171,6 +174,30 @@ def test_blocks_without_a_pair_keep_their_barriers_in_step(name: str, kind: str)
     run(name, sizes, kind, blocks.get(name, {"B_c": 64, "b_r": 64}), "wider", 7, stages=2, persistent=True)
 
 
+@pytest.mark.parametrize("kind", ["causal", "any", "nothing"])
+def test_softmaxes_that_begin_with_sinks(kind: str) -> None:
+    """A query without a key has the logarithm of its sink alone, and zeros, also where the sink is none."""
+    dims, shared, made = {"n_q": 2 * 150, "n_k": 110, "d_k": 16, "d_v": 16}, 2, np.random.default_rng(5)
+    mask = KeyRanges(rows=shared)
+    program = sinking(get(FORWARD).in_dims(dims).under(mask))
+    text = gluon(program, {**dims, "B_r": 64, "B_c": 32}, "float16", mask, scale=SCALE, stages=2).text
+    x = {each: np.float64(np.float16(made.normal(size=(2, n, 16)))) for each, n in (("Q", 300), ("K", 110), ("V", 110))}
+    sinks = made.choice([-np.inf, -3.0, 0.5, 4.0], size=(2, 300))
+    first, end = ranges(11, 2, 150, 110, kind)
+    above, below = seen_from(first, end, 110)
+    keys, rows = np.arange(110), np.arange(300) // shared
+    pairs = (keys >= first[:, rows, None]) & (keys < end[:, rows, None])
+    weights = np.where(pairs, np.exp(SCALE * x["Q"] @ x["K"].swapaxes(1, 2)), 0.0)
+    whole = weights.sum(-1) + np.exp(sinks)
+    given_to = x | {"sinks": sinks, "first": first, "end": end, "above": above, "below": below}
+    found, _ = gluon_interpreter.run(text, given_to, "float16", None, 1)
+    O = weights @ x["V"] / np.where(whole > 0, whole, 1.0)[..., None]
+    assert np.linalg.norm(found["O"] - O) < 3e-3 * max(np.linalg.norm(O), 0.1)
+    some = whole > 0
+    assert (np.isneginf(found["L"]) == ~some).all()
+    assert np.abs(found["L"][some] - np.log2(whole[some])).max(initial=0) < 1e-2
+
+
 def test_gradients_of_keys_that_do_not_exist_are_no_terms_of_those_of_queries() -> None:
     """Of a last tile of keys some rows are none: their scores are 0, whose exponentials are infinite beside a low L."""
     run(ONE_PASS, (1, 1, 1, 64, 65, 24), "all", {"B_c": 128, "b_r": 64}, "alone", 3, far=24.0, stages=2)
@@ -247,6 +274,13 @@ def test_tiles_are_those_with_pairs_and_have_predicates_if_a_range_cuts_them(
         for at in range(known["low"], known["high"]):
             cut = not pairs[:, at * width : (at + 1) * width].all()
             assert bool(eval(condition, {**known, number: at})) == cut
+
+
+def test_ranges_beside_a_bias_are_refused() -> None:
+    program = biased(get(FORWARD).in_dims({"n_q": 64, "n_k": 64, "d_k": 16, "d_v": 16}).under(KeyRanges()))
+    sizes = {"n_q": 64, "n_k": 64, "d_k": 16, "d_v": 16, "B_r": 64, "B_c": 32}
+    with pytest.raises(UsageError, match="no bias beside ranges of keys"):
+        gluon(program, sizes, mask=KeyRanges())
 
 
 FORWARDS = {*TILINGS[PROBLEM["forward"]], *SMALL_TILINGS[PROBLEM["forward"]]}
