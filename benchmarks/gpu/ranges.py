@@ -18,16 +18,17 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 HEADS = (
-    (64, 64, 1), (64, 64, 4), (128, 128, 1), (128, 128, 4), (80, 80, 2), (192, 128, 2),
-    (256, 256, 1), (128, 128, 8), (96, 96, 1), (192, 192, 1), (256, 256, 4), (64, 64, 16), (128, 128, 3),
+    (128, 128, 4), (64, 64, 1), (128, 128, 1), (80, 80, 2), (192, 128, 2), (64, 64, 4), (256, 256, 1), (128, 128, 8),
+    (96, 96, 1), (192, 192, 1), (256, 256, 4), (64, 64, 16), (128, 128, 3),
 )  # fmt: skip
 """Head dimensions of queries and of values, and heads that share keys: what kernels are compiled for."""
 
@@ -36,6 +37,9 @@ CALLS = 12
 
 ERROR, ROW = 8e-3, 0.1
 """Largest errors of results in bfloat16: of all of one, and of a single row."""
+
+PARTS = 1, 2, 4
+"""Parts in which heads that share keys are taken."""
 
 RACED = "3/7", "1/6", "2/17", "2/30", "1/12", "2/9", "1/18"
 """Packed shapes of drawn_race.py, by seed and number."""
@@ -71,12 +75,14 @@ def main() -> None:
 # Right results
 
 
-def drawn(chance: random.Random, shared: int) -> dict[str, Any]:
+def drawn(chance: random.Random, odd: bool) -> dict[str, Any]:
     """Sizes, and ranges of keys for each query of each batch as lists, or what they are made of."""
     form = chance.choice(("packed", "packed", "two", "padding", "ranges", "ranges", "nothing"))
     batch = 1 if form in ("packed", "two") else chance.choice((1, 2, 3))
-    n = chance.choice((chance.randint(1, 70), chance.randint(1, 700), 64 * chance.randint(1, 12), 16))
+    n = chance.choice((chance.randint(1, 70), chance.randint(1, 700), 128 * chance.randint(1, 6), 16))
     n_k = n if form == "packed" else chance.choice((n, chance.randint(1, 700), 128 * chance.randint(1, 5)))
+    if odd:  # so that kernels for lengths that tiles divide need not be compiled
+        n, n_k = n | 1, n_k | 1
     made = {"form": form, "batch": batch, "kv_heads": chance.choice((1, 2, 3)), "n_q": n, "n_k": n_k}
     made["causal"] = chance.random() < 0.6
     if form in ("packed", "two"):
@@ -136,7 +142,7 @@ def allowed(torch: Any, call: dict[str, Any]) -> Any:
 
 
 def tensors(torch: Any, call: dict[str, Any], heads: tuple[int, int, int], seed: int) -> list[Any]:
-    """Q, K, V and dO."""
+    """Q, K, V and dO; of every other one of `HEADS` the heads of a token follow one another in memory."""
     d_k, d_v, shared = heads
     made, kv = torch.Generator("cuda").manual_seed(seed), call["kv_heads"]
     sizes = (
@@ -146,7 +152,7 @@ def tensors(torch: Any, call: dict[str, Any], heads: tuple[int, int, int], seed:
     for h, n, d in sizes:
         x = torch.randn((call["batch"], n, h, d), device="cuda", dtype=torch.bfloat16, generator=made)
         x = x.transpose(1, 2)
-        found.append(x if seed % 2 else x.contiguous())
+        found.append(x if HEADS.index(heads) % 2 else x.contiguous())
     return found
 
 
@@ -191,22 +197,30 @@ def both_passes(torch: Any, call: dict[str, Any], x: list[Any], same_bits: bool)
 
 
 @contextmanager
-def taking(tiling: Any, dims: dict[str, int], mask: Any) -> Iterator[None]:
-    """Meanwhile the kernels of passes are those of a tiling."""
+def taking(tiling: Any, sizes: tuple[int, int, int, int, int], parts: int = 1) -> Iterator[None]:
+    """Meanwhile the kernels of passes are those of a tiling, and heads that share keys are taken in so many parts.
+
+    `sizes`: numbers of queries and of keys, both head dimensions, and heads that share keys.
+    """
     from types import SimpleNamespace
 
+    from pebblesim.kernels.key_ranges import KeyRanges
     from pebblesim.operator import planning
     from pebblesim.operator.launching import launching
 
-    before = launching.fitting
-    sides, _ = planning._of_lengths(tiling, tuple(dims.items())[2:], "bfloat16", mask)
+    before, of_groups = launching.fitting, launching.groups_of
+    n_q, n_k, d_k, d_v, shared = sizes
+    rows = shared // parts
+    dims = {"n_q": n_q * rows, "n_k": n_k, "d_k": d_k, "d_v": d_v}
+    sides, _ = planning._of_lengths(tiling, tuple(dims.items())[2:], "bfloat16", KeyRanges(rows=rows))
     even = all((dims | dict(tiling.blocks))[name] % side == 0 for name, side in sides)
     taken = SimpleNamespace(forecast=SimpleNamespace(tiling=tiling, rounds=1), even=even, bytes=0, cut=None)
     launching.fitting = lambda *given: taken  # type: ignore[assignment, return-value]
+    launching.groups_of = lambda *given: parts  # type: ignore[assignment]
     try:
         yield
     finally:
-        launching.fitting = before
+        launching.fitting, launching.groups_of = before, of_groups
 
 
 def of_gluon(call: dict[str, Any], heads: tuple[int, int, int]) -> dict[str, list[Any]]:
@@ -227,7 +241,6 @@ def by_each(
     torch: Any, call: dict[str, Any], heads: tuple[int, int, int], x: list[Any]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """The results of each kernel of Gluon that is for a call, by its name."""
-    from pebblesim.kernels.key_ranges import KeyRanges
     from pebblesim.operator import operators
     from pebblesim.operator.masks import Asked, ranged
 
@@ -236,30 +249,31 @@ def by_each(
     asked = Asked(None, None, None, 0 if causal else None, False, d_k**-0.5, 0.0, None, False)
     masks = {name: options.get(name) for name in ("cu_seqlens", "key_padding_mask", "key_ranges")}
     asked = ranged(x[0], x[1], asked, masks)
-    dims = {"n_q": call["n_q"] * shared, "n_k": call["n_k"], "d_k": d_k, "d_v": d_v}
     out, L = operators.without_notes(*x[:3], None, *asked)
+    sizes = (call["n_q"], call["n_k"], d_k, d_v, shared)
     for way, tilings in of_gluon(call, heads).items():
         for tiling in tilings:
-            with taking(tiling, dims, KeyRanges(rows=shared)):
-                if way == "forward":
+            if way == "forward":
+                with taking(tiling, sizes):
                     O, own = operators.without_notes(*x[:3], None, *asked)
-                    same = torch.isinf(own) == torch.isinf(L)
-                    yield str(tiling), {"O": O if bool(same.all()) else torch.full_like(O, torch.nan)}
-                else:
+                same = bool((torch.isinf(own) == torch.isinf(L)).all())
+                yield str(tiling), {"O": O if same else torch.full_like(O, torch.nan)}
+            for parts in PARTS[: 2 if heads == HEADS[0] else 1] if way == "backward" else ():
+                with taking(tiling, sizes, parts):
                     made = operators.gradients_without_notes(x[3], None, *x[:3], out, L, None, *asked)
-                    yield str(tiling), dict(zip(("dQ", "dK", "dV"), made, strict=True))
+                yield f"{tiling}, {parts} parts", dict(zip(("dQ", "dK", "dV"), made, strict=True))
 
 
 def calls(seed: int, heads: tuple[int, int, int]) -> list[dict[str, Any]]:
     """The calls of a seed; each third one has the lengths of the one before it."""
-    chance = random.Random(f"{seed}/{heads}")
+    chance, odd = random.Random(f"{seed}/{heads}"), HEADS.index(heads) % 3 != 0
     found: list[dict[str, Any]] = []
     while len(found) < CALLS:
-        made = drawn(chance, heads[2])
+        made = drawn(chance, odd)
         if len(found) % 3 == 2 and found[-1]["form"] in ("packed", "ranges", "nothing"):
             like = found[-1]
             while (made["form"], made["batch"]) != (like["form"], like["batch"]):
-                made = drawn(chance, heads[2])
+                made = drawn(chance, odd)
             made = _with_sizes(chance, made, like)
         found.append(made)
     return found
@@ -307,28 +321,39 @@ def compiled(heads: tuple[int, int, int], seed: int) -> str:
 
 
 def right(asked: Any, known: set[str], until: float) -> Iterator[dict[str, Any]]:
-    """A row for each call."""
+    """A row for each call, of heads whose kernels are compiled: others are compiled meanwhile."""
     import torch
 
-    began = time.monotonic()
-    with ProcessPoolExecutor(max(1, asked.workers), get_context("spawn")) as pool:
-        said = [each for each in pool.map(partial(compiled, seed=asked.seed), HEADS) if each] if asked.workers else []
-    print(f"compiled in {time.monotonic() - began:.0f} s; {said}", flush=True)
-    number = 0
-    for heads in HEADS:
-        for at, call in enumerate(calls(asked.seed, heads)):
-            key = f"{asked.seed}/{heads}/{at}"
-            if key in known:
-                continue
-            if time.monotonic() > until:
-                return
-            number += 1
-            try:
-                yield {"key": key, **one(torch, heads, asked.seed, at, call)}
-            except Exception as error:  # which is what this is about
-                yield {"key": key, "heads": heads, "error": f"{type(error).__name__}: {error}"[:400]}
-                if "illegal" in str(error) or "CUDA error" in str(error):
-                    return
+    began, pool = time.monotonic(), ProcessPoolExecutor(max(1, asked.workers), get_context("spawn"))
+    wanted = [each for each in HEADS if f"{asked.seed}/{each}/{CALLS - 1}" not in known]
+    waiting = {pool.submit(compiled, heads, asked.seed): heads for heads in wanted if asked.workers}
+    try:
+        for each in as_completed(waiting, timeout=max(1.0, until - began)):
+            print(f"{waiting[each]} compiled in {time.monotonic() - began:.0f} s; {each.result()}", flush=True)
+            yield from of_heads(torch, waiting[each], asked.seed, known, until)
+    except TimeoutError:
+        print("not all were compiled in time", flush=True)
+    pool.shutdown(wait=False, cancel_futures=True)
+    for heads in () if asked.workers else wanted:
+        yield from of_heads(torch, heads, asked.seed, known, until)
+    for process in (pool._processes or {}).values():  # which would compile on
+        process.kill()
+
+
+def of_heads(
+    torch: Any, heads: tuple[int, int, int], seed: int, known: set[str], until: float
+) -> Iterator[dict[str, Any]]:
+    """A row for each call of these heads."""
+    for at, call in enumerate(calls(seed, heads)):
+        key = f"{seed}/{heads}/{at}"
+        if key in known or time.monotonic() > until:
+            continue
+        try:
+            yield {"key": key, **one(torch, heads, seed, at, call)}
+        except Exception as error:  # which is what this is about
+            yield {"key": key, "heads": heads, "error": f"{type(error).__name__}: {error}"[:400]}
+            if "CUDA error" in str(error):
+                raise
 
 
 # Times
@@ -391,22 +416,22 @@ def by_tiling(torch: Any, shape: Any, name: str, every: bool) -> Iterator[tuple[
     from every_tiling import passes
     from timing import by_kernel, of_card, of_host
 
-    from pebblesim.kernels.key_ranges import KeyRanges
-
     with torch.no_grad():
         made = passes(torch, shape)
         for way, tilings in tilings_of(shape, every).items():
-            for number, tiling in enumerate(tilings):
-                dims = {"n_q": shape.n * shape.shared, "n_k": shape.n, "d_k": shape.d, "d_v": shape.d}
-                with taking(tiling, dims, KeyRanges(rows=shape.shared)):
+            for (number, tiling), parts in product(enumerate(tilings), PARTS):
+                if parts > (shape.shared if way == "backward" and tiling.gluon else 1):
+                    continue
+                key = f"{way} {tiling}{f', {parts} parts' * (parts > 1)}"
+                with taking(tiling, (shape.n, shape.n, shape.d, shape.d, shape.shared), parts):
                     try:
                         host = of_host(torch, made[way], 5)
                         found = sorted(of_card(torch, [made[way]], 8, host) for _ in range(5))[2]
                         kernels = by_kernel(torch, made[way]) if number < 2 else {}
                     except Exception as error:
-                        yield f"{way} {tiling}", f"{type(error).__name__}: {error}"[:120]
+                        yield key, f"{type(error).__name__}: {error}"[:120]
                         continue
-                yield f"{way} {tiling}", [round(found, 2), kernels]
+                yield key, [round(found, 2), {name: each for name, each in kernels.items() if each >= 0.5}]
 
 
 def tilings_of(shape: Any, every: bool) -> dict[str, list[Any]]:
@@ -436,8 +461,6 @@ def made_once(name: str, peers: tuple[str, ...], tilings: bool) -> str:
     from drawn_shapes import tensors as tensors_of
     from every_tiling import passes
 
-    from pebblesim.kernels.key_ranges import KeyRanges
-
     shape, said = shapes()[name], ""
     x, dO = tensors_of(torch, shape)
     for who, attend in contenders(torch, shape, "none", peers).items():
@@ -449,9 +472,10 @@ def made_once(name: str, peers: tuple[str, ...], tilings: bool) -> str:
     with torch.no_grad():
         made: dict[str, Callable[[], Any]] = passes(torch, shape)
         for way, found in tilings_of(shape, tilings).items():
-            for tiling in found:
-                dims = {"n_q": shape.n * shape.shared, "n_k": shape.n, "d_k": shape.d, "d_v": shape.d}
-                with taking(tiling, dims, KeyRanges(rows=shape.shared)):
+            for tiling, parts in product(found, PARTS):
+                if parts > (shape.shared if way == "backward" and tiling.gluon else 1):
+                    continue
+                with taking(tiling, (shape.n, shape.n, shape.d, shape.d, shape.shared), parts):
                     try:
                         made[way]()
                     except Exception as error:
