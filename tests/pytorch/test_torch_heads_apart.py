@@ -136,6 +136,7 @@ def test_gradients_of_parts_are_added_up(
     assert "dV_tiles" not in interpreted[-1] and "dQ_tiles" in interpreted[-1]  # threads store dV and dK
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("schedule", ["flash2-backward-blocked", "backward-two-pass-blocked"])
 def test_parts_of_heads_read_the_ranges_of_their_batch(interpreted: list[str], monkeypatch: Any, schedule: str) -> None:
     """Two batches with ranges of their own, among them queries without a key; none is that of another batch."""
