@@ -78,19 +78,23 @@ def ranges(of_q, of_k, first, end, holds, n_q, n_k, most_q, most_k, last, left, 
 
 @triton.jit(do_not_specialize=["n_q", "n_k", "steps"])
 def counted(first, end, above, below, n_q, n_k, steps):  # type: ignore[no-untyped-def]
-    """For each key the number of queries whose end, and of those whose first key, is not behind it."""
+    """For each key the number of queries whose end, and of those whose first key, is not behind it.
+
+    One loop searches for both: their loads wait for memory together.
+    """
     batch, at = tl.program_id(1).to(tl.int64), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    for which in tl.static_range(2):
-        given = (end if which == 0 else first) + batch * n_q
-        low = tl.zeros([BLOCK], tl.int32)
-        high = low + n_q
-        for _ in range(steps):
-            middle = (low + high) // 2
-            open = low < high
-            before = tl.load(given + middle, mask=open, other=0) <= at
-            low = tl.where(open & before, middle + 1, low)
-            high = tl.where(open & (before == 0), middle, high)
-        tl.store((above if which == 0 else below) + batch * n_k + at, low, mask=at < n_k)
+    low = tl.zeros([BLOCK], tl.int32)
+    high, low_2, high_2 = low + n_q, low, low + n_q
+    for _ in range(steps):
+        middle, middle_2 = (low + high) // 2, (low_2 + high_2) // 2
+        open, open_2 = low < high, low_2 < high_2
+        before = tl.load(end + batch * n_q + middle, mask=open, other=0) <= at
+        before_2 = tl.load(first + batch * n_q + middle_2, mask=open_2, other=0) <= at
+        low, high = tl.where(open & before, middle + 1, low), tl.where(open & (before == 0), middle, high)
+        low_2 = tl.where(open_2 & before_2, middle_2 + 1, low_2)
+        high_2 = tl.where(open_2 & (before_2 == 0), middle_2, high_2)
+    tl.store(above + batch * n_k + at, low, mask=at < n_k)
+    tl.store(below + batch * n_k + at, low_2, mask=at < n_k)
 
 
 COUNTED = Kernel(counted)
