@@ -9,6 +9,7 @@ FOLDER/right.jsonl has the largest error of each result, ‖made - true‖ / ‖
 largest error of a single row, which is divided by that row or, if that is longer, by a mean one.
 `times`: a row of FOLDER/times.jsonl for each packed shape: ours and others, then on the card alone our fastest kernels
 by the forecast, of Gluon and of Triton; with `--tilings` more of them. What is there is not measured again.
+`--table` shows the times that are there, without a GPU.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
+from math import inf
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+
+from drawn_ranges import calls, options_of, true_results
 
 HEADS = (
     (128, 128, 4), (64, 64, 1), (128, 128, 1), (80, 80, 2), (192, 128, 2), (64, 64, 4), (256, 256, 1), (128, 128, 8),
@@ -60,7 +64,11 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=12, help="processes that compile kernels")
     parser.add_argument("--peer", action="append", default=[])
     parser.add_argument("--tilings", action="store_true", help="each of our kernels, too")
+    parser.add_argument("--table", action="store_true", help="the fastest kernels of each shape that was measured")
     asked = parser.parse_args()
+    if asked.table:
+        print(table([json.loads(line) for line in (asked.output / "times.jsonl").read_text().splitlines()]))
+        return
     asked.output.mkdir(parents=True, exist_ok=True)
     file = asked.output / f"{asked.part}.jsonl"
     known = {json.loads(line)["key"] for line in file.read_text().splitlines()} if file.exists() else set()
@@ -73,72 +81,6 @@ def main() -> None:
 
 
 # Right results
-
-
-def drawn(chance: random.Random, odd: bool) -> dict[str, Any]:
-    """Sizes, and ranges of keys for each query of each batch as lists, or what they are made of."""
-    form = chance.choice(("packed", "packed", "two", "padding", "ranges", "ranges", "nothing"))
-    batch = 1 if form in ("packed", "two") else chance.choice((1, 2, 3))
-    n = chance.choice((chance.randint(1, 70), chance.randint(1, 700), 128 * chance.randint(1, 6), 16))
-    n_k = n if form == "packed" else chance.choice((n, chance.randint(1, 700), 128 * chance.randint(1, 5)))
-    if odd:  # so that kernels for lengths that tiles divide need not be compiled
-        n, n_k = n | 1, n_k | 1
-    made = {"form": form, "batch": batch, "kv_heads": chance.choice((1, 2, 3)), "n_q": n, "n_k": n_k}
-    made["causal"] = chance.random() < 0.6
-    if form in ("packed", "two"):
-        cuts = chance.choice((0, 1, 3, 9, min(n, 60)))
-        made["of_q"] = _starts(chance, n, cuts)
-        made["of_k"] = made["of_q"] if form == "packed" else _starts(chance, n_k, cuts)
-    if form == "padding":
-        made["real"] = [sorted((chance.randint(0, n_k), chance.randint(0, n_k))) for _ in range(batch)]
-    if form in ("ranges", "nothing"):
-        high = n_k if form == "ranges" else chance.randint(0, n_k)
-        first = [sorted(chance.randint(0, high) for _ in range(n)) for _ in range(batch)]
-        made["first"] = first
-        made["end"] = first if form == "nothing" else [sorted(chance.randint(0, n_k) for _ in range(n)) for _ in first]
-        made["causal"] = False
-    return made
-
-
-def _starts(chance: random.Random, n: int, cuts: int) -> list[int]:
-    last = n if chance.random() < 0.7 else chance.randint(0, n)
-    return [0, *sorted(chance.randint(0, last) for _ in range(cuts)), last]
-
-
-def options_of(torch: Any, call: dict[str, Any]) -> dict[str, Any]:
-    """The masks as `attention` takes them."""
-    put = partial(torch.tensor, device="cuda", dtype=torch.int32)
-    if "of_q" in call:
-        starts = put(call["of_q"])
-        if call["form"] == "packed":
-            return {"cu_seqlens": starts, "is_causal": call["causal"]}
-        return {"cu_seqlens": (starts, put(call["of_k"])), "is_causal": call["causal"]}
-    if "real" in call:
-        keys = torch.arange(call["n_k"], device="cuda")
-        begin, end = put(call["real"]).unbind(-1)
-        padding = (keys < begin[:, None]) | (keys >= end[:, None])
-        return {"key_padding_mask": padding, "is_causal": call["causal"]}
-    return {"key_ranges": (put(call["first"]), put(call["end"]))}
-
-
-def allowed(torch: Any, call: dict[str, Any]) -> Any:
-    """The allowed pairs, (batch, n_q, n_k), by the definition."""
-    n_q, n_k = call["n_q"], call["n_k"]
-    i, j = torch.arange(n_q, device="cuda")[:, None], torch.arange(n_k, device="cuda")[None]
-    found = torch.zeros((call["batch"], n_q, n_k), dtype=torch.bool, device="cuda")
-    if "of_q" in call:
-        for a, b, c, d in zip(call["of_q"], call["of_q"][1:], call["of_k"], call["of_k"][1:], strict=False):
-            inside = (i >= a) & (i < b) & (j >= c) & (j < d)
-            found |= inside & (j - c <= i - a) if call["causal"] else inside
-        return found
-    for each in range(call["batch"]):
-        if "real" in call:
-            begin, end = call["real"][each]
-            found[each] = (j >= begin) & (j < end) & ((j <= i) | torch.tensor(not call["causal"], device="cuda"))
-        else:
-            first, end = (torch.tensor(call[name][each], device="cuda")[:, None] for name in ("first", "end"))
-            found[each] = (j >= first) & (j < end)
-    return found
 
 
 def tensors(torch: Any, call: dict[str, Any], heads: tuple[int, int, int], seed: int) -> list[Any]:
@@ -154,19 +96,6 @@ def tensors(torch: Any, call: dict[str, Any], heads: tuple[int, int, int], seed:
         x = x.transpose(1, 2)
         found.append(x if HEADS.index(heads) % 2 else x.contiguous())
     return found
-
-
-def true_results(torch: Any, call: dict[str, Any], x: list[Any], shared: int, scale: float) -> dict[str, Any]:
-    """O, dQ, dK and dV in float64."""
-    Q, K, V, dO = (each.detach().double() for each in x)
-    K, V = (each.repeat_interleave(shared, 1) for each in (K, V))
-    mask = allowed(torch, call)[:, None]
-    S = (Q @ K.mT * scale).masked_fill(~mask, -torch.inf)
-    P = torch.softmax(S, -1).nan_to_num(0.0)
-    O = P @ V
-    dS = P * (dO @ V.mT - (dO * O).sum(-1, keepdim=True)) * scale
-    dK, dV = (each.unflatten(1, (-1, shared)).sum(2) for each in (dS.mT @ Q, P.mT @ dO))
-    return {"O": O, "dQ": dS @ K, "dK": dK, "dV": dV}
 
 
 def off(true: dict[str, Any], made: dict[str, Any]) -> dict[str, tuple[float, float]]:
@@ -264,30 +193,9 @@ def by_each(
                 yield f"{tiling}, {parts} parts", dict(zip(("dQ", "dK", "dV"), made, strict=True))
 
 
-def calls(seed: int, heads: tuple[int, int, int]) -> list[dict[str, Any]]:
-    """The calls of a seed; each third one has the lengths of the one before it."""
-    chance, odd = random.Random(f"{seed}/{heads}"), HEADS.index(heads) % 3 != 0
-    found: list[dict[str, Any]] = []
-    while len(found) < CALLS:
-        made = drawn(chance, odd)
-        if len(found) % 3 == 2 and found[-1]["form"] in ("packed", "ranges", "nothing"):
-            like = found[-1]
-            while (made["form"], made["batch"]) != (like["form"], like["batch"]):
-                made = drawn(chance, odd)
-            made = _with_sizes(chance, made, like)
-        found.append(made)
-    return found
-
-
-def _with_sizes(chance: random.Random, made: dict[str, Any], like: dict[str, Any]) -> dict[str, Any]:
-    """Other ranges for the lengths of another call."""
-    made |= {name: like[name] for name in ("kv_heads", "n_q", "n_k", "causal")}
-    if made["form"] == "packed":
-        made["of_q"] = made["of_k"] = _starts(chance, like["n_q"], len(like["of_q"]) - 2)
-        return made
-    for name in ("first", "end"):
-        made[name] = [sorted(chance.randint(0, like["n_k"]) for _ in range(like["n_q"])) for _ in range(like["batch"])]
-    return made
+def calls_of(seed: int, heads: tuple[int, int, int]) -> list[dict[str, Any]]:
+    """The calls with these heads; of most of them kernels for lengths that tiles divide need not be compiled."""
+    return calls(seed, heads, CALLS, HEADS.index(heads) % 3 != 0)
 
 
 def one(torch: Any, heads: tuple[int, int, int], seed: int, number: int, call: dict[str, Any]) -> dict[str, Any]:
@@ -312,7 +220,7 @@ def compiled(heads: tuple[int, int, int], seed: int) -> str:
     import torch
 
     try:
-        for number, call in enumerate(calls(seed, heads)):
+        for number, call in enumerate(calls_of(seed, heads)):
             one(torch, heads, seed, number, call)
         torch.cuda.synchronize()
     except Exception as error:
@@ -344,7 +252,7 @@ def of_heads(
     torch: Any, heads: tuple[int, int, int], seed: int, known: set[str], until: float
 ) -> Iterator[dict[str, Any]]:
     """A row for each call of these heads."""
-    for at, call in enumerate(calls(seed, heads)):
+    for at, call in enumerate(calls_of(seed, heads)):
         key = f"{seed}/{heads}/{at}"
         if key in known or time.monotonic() > until:
             continue
@@ -451,6 +359,26 @@ def tilings_of(shape: Any, every: bool) -> dict[str, list[Any]]:
         others = [next(each for each in tables if not each.gluon)]
         found[way] = list(dict.fromkeys([*near, *others])) if every else list(dict.fromkeys([tables[0], *others]))
     return found
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Microseconds of the card alone: both passes as a user calls them, and our fastest kernels of each kind."""
+    lines = [
+        "| shape | forward: call, Gluon, Triton | backward: Gluon, Triton | both passes: call, varlen of PyTorch |",
+        "| --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        least: dict[tuple[str, bool], float] = {}
+        for name, found in row["tilings"].items():
+            key = name.split()[0], "Gluon" in name
+            if not isinstance(found, str):
+                least[key] = min(least.get(key, inf), found[0])
+        cells = [[least.get((way, gluon)) for gluon in (True, False)] for way in ("forward", "backward")]
+        first = [row["forward"]["ours"]["card_us"], *cells[0]]
+        both = [row["both"][who]["card_us"] if who in row["both"] else None for who in ("ours", "varlen")]
+        said = (", ".join("–" if x is None else f"{x:,.0f}" for x in some) for some in (first, cells[1], both))
+        lines.append(f"| {row['shape'].removeprefix('1 x ')} | {' | '.join(said)} |")
+    return "\n".join(lines)
 
 
 def made_once(name: str, peers: tuple[str, ...], tilings: bool) -> str:
