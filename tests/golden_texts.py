@@ -206,15 +206,18 @@ GOLDENS = {
     "gluon-forward-causal": Case(H_FORWARD, 64, "causal", EVEN, 1),
     "gluon-forward-window-ragged-shared": Case(H_FORWARD, 64, "window", RAGGED, 4, at_end=True),
     "gluon-forward-softcap-causal": Case(H_FORWARD, 64, "causal", EVEN, 1, softcap=50.0),
+    "gluon-forward-ranges-ragged-shared": Case(H_FORWARD, 64, "ranges", RAGGED, 4),
     "gluon-latent-ragged-shared": Case(H_LATENT, 512, None, RAGGED, 128),
     "gluon-stored": Case(H_STORED, 128, None, EVEN, 1),
     "gluon-stored-causal-ragged": Case(H_WIDE, 512, "causal", RAGGED, 1),
     "gluon-backward": Case(H_BACKWARD, 128, None, EVEN, 1),
     "gluon-backward-causal-ragged-shared": Case(H_BACKWARD, 128, "causal", RAGGED, 4),
+    "gluon-backward-ranges-ragged-shared": Case(H_BACKWARD, 128, "ranges", RAGGED, 4),
     "gluon-pairs": Case(H_PAIRS, 128),
     "gluon-pairs-window-ragged-shared": Case(H_PAIRS, 128, "window", RAGGED, 2),
     "gluon-two-pass-ragged": Case(H_TWO_PASS, 64, None, RAGGED, 1),
     "gluon-two-pass-causal": Case(H_TWO_PASS, 64, "causal"),
+    "gluon-two-pass-ranges": Case(H_TWO_PASS, 64, "ranges"),
     "gluon-dS-stored": Case(H_DS_STORED, 128),
     "gluon-dS-stored-causal-ragged-shared": Case(H_DS_STORED, 96, "causal", RAGGED, 4),
     "gluon-forward-bias-causal-ragged": Case(H_FORWARD, 64, "causal", RAGGED, bias=True),
@@ -247,12 +250,12 @@ def offered() -> dict[str, Tiling]:
 
 def cases(tiling: Tiling) -> Iterator[Case]:
     """The kernels of a tiling whose text is hashed: masks, lengths, heads that share keys, widths."""
-    least, most = tiling.widths
+    (least, most), ranged = tiling.widths, not tiling.gluon or KeyRanges in tiling.domain.masks
     narrow = max(least, 3 * most // 4 // 8 * 8, 16)
     for d, mask, n, shared in (
         *((most, mask, n, shared) for mask in (None, "causal", "window") for n in (EVEN, RAGGED) for shared in (0, 4)),
         *((narrow, mask, RAGGED, 1) for mask in (None, "causal", "both")),
-        *((most, "ranges", n, shared) for n, shared in ((EVEN, 1), (RAGGED, 4)) if not tiling.gluon),
+        *((most, "ranges", n, shared) for n, shared in ((EVEN, 1), (RAGGED, 4)) if ranged),
     ):
         yield Case(tiling, d, mask, n, shared)
     yield Case(tiling, most, "window", 1000, 3 - tiling.gluon, dense=False, at_end=True)

@@ -15,6 +15,7 @@ from pebblesim.kernels.gluon.block import Block
 from pebblesim.kernels.gluon.boxes import SPLIT
 from pebblesim.kernels.gluon.scope import RowsScope
 from pebblesim.kernels.gluon.text import STREAMED_TOGETHER
+from pebblesim.kernels.key_ranges import SHARING
 from pebblesim.kernels.lowering import Lowering
 from pebblesim.kernels.terms import Name, Number, Term, call, minimum, term
 from pebblesim.kernels.triton.grid import in_groups, longest_last
@@ -95,7 +96,8 @@ class Grid(Lowering):
     def numbers(self) -> list[str]:
         """Names of the arguments, besides sizes, by which a block finds its tile."""
         masked = self.scope.mask is not None
-        return [*["heads"] * (masked or self.plan.persistent), *["together"] * masked]
+        shares = self.scope.ranged and not self.setting.strides.of  # else the batch says where ranges are
+        return [*["heads"] * (masked or self.plan.persistent), *["together"] * masked, *[SHARING] * shares]
 
     def within_tile(self, body: list[st.Statement]) -> list[st.Statement]:
         """The statements of a role: those of a tile, behind those that find it, for each tile of the block."""
@@ -111,7 +113,7 @@ class Grid(Lowering):
         each += self.placed(own)
         if longest_last(scope.launch, scope.launch.grid[0], scope.mask):
             each.append(st.Let((name,), (term("tiles") - 1 - self.number,)))
-        each += [*self.split_head(), *body]
+        each += [*self.split_head(), *scope.streamed_tiles(), *body]
         opening = [*scope.opening(), *self.counted()]
         if not plan.persistent:
             return [*opening, st.Let(("tile",), (call("program_id", 0),)), *each]
