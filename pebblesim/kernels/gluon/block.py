@@ -306,7 +306,7 @@ class Block(Loops):
         apart: whether exponentials are kept in front of the wait for the products that were put off.
         persistent: whether there are as many blocks as multiprocessors, each with several tiles of the grid, one after
             the other: what the next one needs arrives while one ends.
-        in_turn: whether the rounds of its tiles go from long to short and back in turn, under a mask.
+        back_and_forth: whether the rounds of its tiles go from long to short and back in turn, under a mask.
         roomy: whether threads have registers left, in which they exchange columns before they store sums.
         stays: what stays while sequences stream past, of which each warpgroup then has one at a time.
     """
@@ -324,7 +324,7 @@ class Block(Loops):
     turns: int = 0
     apart: bool = False
     persistent: bool = False
-    in_turn: bool = False
+    back_and_forth: bool = False
     roomy: bool = True
     stays: Stays | None = None
 

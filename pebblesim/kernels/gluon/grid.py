@@ -64,7 +64,7 @@ class Grid(Lowering):
             keys = self.scope.length(plan.loop.range)
             longest = f"triton.cdiv({size}, {keys})"
             lines.append(f"    blocks = {count} * heads")
-            if self.in_turn:
+            if self.back_and_forth:
                 longest = f"triton.cdiv({self.longest(size, keys)}, {keys})"
                 gained = f"{BEGINNING} * blocks * blocks >= {longest} * most * most"
                 lines.append(f"    several = {gained}  # tiles, for shares that are even")
@@ -81,9 +81,9 @@ class Grid(Lowering):
         return f"triton.cdiv(heads, triton.cdiv(heads, max({STREAMED_TOGETHER} // {streamed}, 1)))"
 
     @property
-    def in_turn(self) -> bool:
+    def back_and_forth(self) -> bool:
         """Whether the rounds of tiles go from long to short and back in turn."""
-        return self.plan.in_turn and self.scope.mask is not None
+        return self.plan.back_and_forth and self.scope.mask is not None
 
     def longest(self, size: Term, keys: int) -> str:
         """The most indices of so many that a tile of rows streams, in tiles of `keys`, as `run` has it."""
@@ -105,8 +105,8 @@ class Grid(Lowering):
         if not self.numbers:
             head = st.Let(("head", name), (call("program_id", 1), call("program_id", 0)))
             return [head, *self.split_head(), *body]
-        own, each = term("place" if plan.persistent and self.in_turn else "tile"), list[st.Statement]()
-        if self.in_turns:
+        own, each = term("place" if plan.persistent and self.back_and_forth else "tile"), list[st.Statement]()
+        if self.staggered:
             first = call("program_id", 0)
             own, place = term("taken"), (term("turn") + first) % "many" * call("num_programs", 0)
             each.append(st.Let(("taken",), (first + place,), "blocks begin with different ones of theirs"))
@@ -118,8 +118,8 @@ class Grid(Lowering):
         if not plan.persistent:
             return [*opening, st.Let(("tile",), (call("program_id", 0),)), *each]
         blocks = call("num_programs", 0)
-        turn = [st.Let(("turn",), (term("tile") // blocks,)), *self.turned_round(blocks) * self.in_turn]
-        if self.in_turns:
+        turn = [st.Let(("turn",), (term("tile") // blocks,)), *self.turned_round(blocks) * self.back_and_forth]
+        if self.staggered:
             opening.append(
                 st.Let(("many",), ((self.many - 1 - call("program_id", 0)) // blocks + 1,), "tiles of a block")
             )
@@ -143,7 +143,7 @@ class Grid(Lowering):
         return term("tiles")
 
     @property
-    def in_turns(self) -> bool:
+    def staggered(self) -> bool:
         """Whether blocks that have several tiles begin with different ones of theirs: under a mask, where the longest
         come first, all blocks would begin a tile at the same time, and ask memory for its rows."""
         return False
