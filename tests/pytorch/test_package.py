@@ -250,6 +250,21 @@ def test_on_the_cpu_a_package_computes_what_attention_computes(folder: Path, cas
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("options", [{"is_causal": True}, {"window": (2, 0)}, {"softcap": 3.0}], ids=str)
+def test_a_call_of_a_package_compiles_as_one_graph(folder: Path, options: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    package, x = loaded(folder), torch.randn(1, 4, 5, 48, requires_grad=True)
+
+    def called(each: Any) -> Any:
+        return package.attention(each, each, each, **options)
+
+    made = torch.compile(called, backend="aot_eager", fullgraph=True)(x)
+    torch.testing.assert_close(made, called(x))
+    true, found = (torch.autograd.grad(each.square().sum(), x)[0] for each in (called(x), made))
+    torch.testing.assert_close(found, true)
+
+
+@pytest.mark.slow
 def test_a_package_refuses_in_one_sentence_what_it_has_no_kernels_for(folder: Path, monkeypatch: Any) -> None:
     torch = pytest.importorskip("torch")
     package = loaded(folder)
