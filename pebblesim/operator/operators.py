@@ -101,8 +101,11 @@ def _without_pairs(query: Tensor, key: Tensor) -> bool:
     return 0 in (query.shape[0], query.shape[2], key.shape[2])
 
 
-def _arguments(first: Tensor | Ranged | None, end: Tensor | None, n_k: int) -> dict[str, Tensor]:
-    """As `arguments_of`; on a GPU by one kernel, unless they are there."""
+def _arguments(first: Tensor | Ranged | None, end: Tensor | None, n_k: int, forward: bool = False) -> dict[str, Tensor]:
+    """As `arguments_of`; on a GPU by one kernel, unless they are there.
+
+    `forward`: for kernels that read the keys of queries alone; the queries of keys may then be anything.
+    """
     if isinstance(first, Ranged):
         return dict(zip(ARGUMENTS, first, strict=False))
     if first is None or end is None or not layout.on_gpu(first):
@@ -110,7 +113,8 @@ def _arguments(first: Tensor | Ranged | None, end: Tensor | None, n_k: int) -> d
     from pebblesim.operator.sequences import above_and_below
 
     first, end = first.contiguous(), end.contiguous()
-    return dict(zip(ARGUMENTS, (first, end, *above_and_below(first, end, n_k)), strict=False))
+    of_keys = (first, end) if forward else above_and_below(first, end, n_k)
+    return dict(zip(ARGUMENTS, (first, end, *of_keys), strict=False))
 
 
 def forward(
@@ -130,7 +134,7 @@ def without_notes(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | Non
         return out.zero_(), without(query.shape[2])
     check_triton()
     pairs = _pairs(query, key, asked)
-    ranges = _arguments(asked.first, asked.end, key.shape[2])
+    ranges = _arguments(asked.first, asked.end, key.shape[2], forward=True)
     tensors = {"Q": pairs.rows(query), "K": pairs.columns(key), "V": pairs.columns(value), **ranges}
     if sinks is not None:
         tensors[SINKS] = (sinks if sinks.stride(-1) == 1 else sinks.contiguous()).expand(query.shape[0], -1)

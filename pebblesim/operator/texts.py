@@ -47,11 +47,12 @@ def written(
         scale: factor of the scores.
     """
     n = 2**14 if even else 2**14 - 1
-    program, options = program_of(tiling, pattern.mask), {**tiling.options, "softcap": pattern.softcap}
+    program = program_of(tiling, pattern.mask)
+    options = {**tiling.options_under(pattern.mask), "softcap": pattern.softcap}
     if pattern.sinks and "dO" not in program.inputs:
         program = sinking(program)
     if tiling.gluon:
-        options |= {"persistent": tiling.persistent and pattern.mask is None, "apart": pattern.apart}
+        options |= {"apart": pattern.apart, "in_shares": pattern.in_shares}
     else:
         options["far"] = far
     source = (gluon if tiling.gluon else triton)(

@@ -52,6 +52,9 @@ OPTIONS = ("num_warps", "num_stages", "maxnreg")
 LOGARITHM = "L"
 """The tensor that holds logarithms of sums, to base 2."""
 
+APART = "apart"
+"""An argument of `run`: the number of parts of a gradient of keys, by its name; `run` says where there are fewer."""
+
 SHIFT, SHIFTED = "dL", "v"
 """The gradient of the natural L, an argument of `run`, and the row sums of dO ∘ O that it is taken from.
 
@@ -366,6 +369,7 @@ def _run(setting: Setting, made: list[Launch], sums: bool) -> list[str]:
     results = (RESULTS,) if setting.strides.of else ()
     shift = f", {SHIFT}=None" * any(_shifted(program, launch) is not None for launch in made)
     shift += f", {ONTO}=None" * (bool(setting.onto) and not results) + f", {SUMS_OF}=None" * sums
+    shift += f", {APART}=None" * setting.apart
     lines = [
         f"def run({', '.join([*(of[tensor] for tensor in given), *ranges, *results])}{shift}):",
         f'    """{", ".join(program.outputs)} of matrices (heads, rows, columns) and float32 vectors (heads, rows)."""',

@@ -238,22 +238,22 @@ def _with_ranges(
     padding: Tensor | None,
     *rest: Any,
 ) -> tuple[Tensor, ...]:
-    """O, L, and the memory of all ranges, of the arguments of `Asked` without ranges."""
-    from pebblesim.operator.sequences import above_and_below
+    """O, L, and the memory of all ranges, of the arguments of `Asked` without ranges.
 
+    Those of queries for each key are written by the backward pass, which alone reads them.
+    """
     room = _room(query, key, of_q, of_k, padding, *rest[:3])
-    first, end, above, below = room.ranged
-    above_and_below(first, end, key.shape[2], (above, below))
     out, L = operators.without_notes(query, key, value, sinks, room.ranged, None, None, None, False, *rest[3:])
     return out, L, room.whole
 
 
 def _gradients_with_ranges(*given: Any) -> tuple[Tensor, ...]:
     """As `operators.gradients_without_notes`, with the memory of all ranges in the place of ranges of keys."""
-    from pebblesim.operator.sequences import Room
+    from pebblesim.operator.sequences import Room, above_and_below
 
     grad, grad_L, query, key, value, out, L, sinks, whole, *rest = given
     ranged = Room.within(whole, query.shape[0], query.shape[2], key.shape[2]).ranged
+    above_and_below(ranged.first, ranged.end, key.shape[2], ranged[2:])
     return operators.gradients_without_notes(grad, grad_L, query, key, value, out, L, sinks, ranged, None, *rest)
 
 

@@ -19,10 +19,16 @@ from pebblesim.kernels.key_ranges import ARGUMENTS
 from pebblesim.kernels.module import module_of
 from pebblesim.kernels.passes.sinks import SINKS
 from pebblesim.kernels.passes.sums_of_sinks import SUMS_OF
-from pebblesim.kernels.triton.triton import FAR, SHIFTED
+from pebblesim.kernels.triton.triton import APART, FAR, SHIFTED
 from pebblesim.operator.cuts import Cut
 from pebblesim.operator.heads import apart as heads_apart
-from pebblesim.operator.heads.parts import bytes_of_parts, long_enough, of_part_of_heads, parts_of_heads
+from pebblesim.operator.heads.parts import (
+    bytes_of_parts,
+    even_shares,
+    long_enough,
+    of_part_of_heads,
+    parts_of_heads,
+)
 from pebblesim.operator.known.symbols import Later, plain
 from pebblesim.operator.known.tape import notes
 from pebblesim.operator.launching import layout
@@ -80,14 +86,15 @@ class Setting(NamedTuple):
         scale: factor of the scores.
         workspace: bytes that tables may take; None for the limit that is usual.
         sinks: whether a forward pass has sinks, and a backward pass returns what their gradient is made of.
-        apart: whether gradients of keys are parts of sums, in float32.
+        apart: by the name of a gradient of keys, of how many parts it is the sum, which are written in float32; where
+            kernels write fewer parts, a pass says so there. None if gradients are whole.
     """
 
     pattern: Pattern
     scale: float
     workspace: int | None
     sinks: bool = False
-    apart: bool = False
+    apart: dict[str, int] | None = None
 
 
 def compute(
@@ -116,7 +123,7 @@ def compute(
             return compute(way, tensors, results, setting, sums_of)
     given = {name: fitted(each) if each.dim() == 4 else each for name, each in tensors.items()}
     made = {name: each if fits(each) else room_for(each, each.shape[-1]) for name, each in results.items()}
-    if way == "backward" and not setting.apart and (number := groups_of(given, made, setting)) > 1:
+    if way == "backward" and setting.apart is None and (number := groups_of(given, made, setting)) > 1:
         rows = _heads_apart(given, made, setting, number, sums_of)
     else:
         choice, module, names, taken = _prepared(way, given, made, setting)
@@ -125,9 +132,11 @@ def compute(
         if choice.cut is not None:
             rows = _gradients_in_parts(module, names, given, made, setting, choice.cut)
         else:
-            sums = sums_of is not None and SUMS_OF in module.run.__code__.co_varnames
-            asked = {SUMS_OF: sums_of} if sums else {}
-            rows = _in_rounds(choice.forecast.rounds, module, names, taken, made, setting.pattern.shared, asked)
+            rounds, tiling = choice.forecast.rounds, choice.forecast.tiling
+            beside: dict[str, Any] = {APART: setting.apart} if setting.apart and rounds == 1 and tiling.gluon else {}
+            if sums_of is not None and rounds == 1 and SUMS_OF in module.run.__code__.co_varnames:
+                beside[SUMS_OF] = sums_of
+            rows = _in_rounds(rounds, module, names, taken, made, setting.pattern.shared, beside)
     for name, each in results.items():
         if made[name] is not each:
             each.copy_(made[name][..., : each.shape[-1]])
@@ -141,25 +150,22 @@ def _in_rounds(
     given: dict[str, Any],
     results: dict[str, Any],
     shared: int,
-    sums_of: dict[str, Any],
+    beside: dict[str, Any],
 ) -> Any:
     """Compute a pass for some heads after others, and return numbers of the rows of all, if there are some.
 
-    `sums_of`: an argument of `run` for all heads at once, which then returns no numbers.
+    `beside`: arguments of `run` that are no tensors of heads; with `SUMS_OF` there are no numbers.
     """
-    if rounds == 1 and sums_of:
-        _launched(module, names, given | sums_of, results)
-        return None
     (batch, kv_heads), rows = next(given[name] for name in ("K", "C") if name in given).shape[:2], None
     parts = _parts(batch, kv_heads, batch * kv_heads // rounds)
     for part in parts:
         some, room = given, results
         if len(parts) > 1:
             some, room = (_of_part(each, part, shared, kv_heads) for each in (given, results))
-        of_part = _launched(module, names, some, room)
+        of_part = _launched(module, names, some, room, beside)
         if of_part is not None:
             rows = _joined(rows, of_part, part, batch, kv_heads)
-    return rows
+    return None if SUMS_OF in beside else rows
 
 
 def groups_of(given: dict[str, Any], results: dict[str, Any], setting: Setting) -> int:
@@ -186,10 +192,11 @@ def _heads_apart(
 ) -> Any:
     """Compute a backward pass whose heads that share keys are in parts."""
     shared = setting.pattern.shared
-    own = setting._replace(pattern=of_part_of_heads(setting.pattern, parts), apart=True)
+    sums = dict.fromkeys(heads_apart.OF_KEYS, parts)
+    own = setting._replace(pattern=of_part_of_heads(setting.pattern, parts), apart=sums)
     made = heads_apart.room_for_parts(results, parts)
     rows = compute("backward", heads_apart.given_to_parts(given, shared, parts), made, own, sums_of)
-    heads_apart.add_up(made, results)
+    heads_apart.add_up(made, results, sums)
     return rows
 
 
@@ -255,12 +262,14 @@ def _of_cut(shared: int, heads: slice, queries: slice, keys: int, name: str, x: 
     return x[:, heads if heads.stop - heads.start < shared else slice(None), queries]
 
 
-def _launched(module: Any, names: tuple[str, ...], given: dict[str, Any], room: dict[str, Any]) -> Any:
+def _launched(
+    module: Any, names: tuple[str, ...], given: dict[str, Any], room: dict[str, Any], beside: dict[str, Any]
+) -> Any:
     """Write the results of some heads, and return L, or the row sums of dO ∘ O, if there are some.
 
     Sums in float32 are given back to PyTorch before other heads need theirs.
     """
-    others = {name: each for name, each in given.items() if name not in names}
+    others = {name: each for name, each in given.items() if name not in names} | beside
     found = module.run(*(given[name] for name in names), results=room, **others)
     kv_heads = next(given[name] for name in ("K", "C") if name in given).shape[1]
     for name, each in room.items():
@@ -345,7 +354,11 @@ def _prepared(
     if choice.forecast.tiling.gluon and unlike:
         choice = fitting(way, dims, batch * kv_heads, dtype, pattern._replace(gluon=False), workspace, Q.device)
     own = pattern if choice.cut is None else choice.cut.pattern(pattern)
-    alike = own._replace(same_bits=False, gluon=True, sinks=sinks, apart=apart)  # without what says what is chosen
+    alike = own._replace(same_bits=False, gluon=True, sinks=sinks)  # without what says what is chosen
+    if apart:
+        tiling, (number, *_) = choice.forecast.tiling, apart.values()
+        shares = even_shares(tiling, dims, batch * kv_heads // number, number, card_of(Q.device))
+        alike = alike._replace(apart=True, in_shares=bool(shares) and choice.forecast.rounds == 1)
     return choice, *loaded(choice.forecast.tiling, dims[2:], choice.even, far, dense, dtype, alike, scale), given
 
 
