@@ -305,6 +305,27 @@ def test_blocks_that_sum_cost_the_others_no_register(n: int, window: bool, batch
     assert [in_local_memory(text, kernel, vectors) for kernel in (name, f"{name}_and_sums")] == [False, False]
 
 
+@pytest.mark.parametrize(("n", "window", "batch"), [(352, True, 8), (676, False, 2), (4096, False, 1)])
+def test_kernels_that_sum_call_kernels_as_they_were_written(n: int, window: bool, batch: int) -> None:
+    """Not what launches them, which has their names in a module."""
+    import ast
+    import inspect
+
+    from triton.runtime.jit import JITFunction
+
+    from pebblesim.operator.launching.launch import Kernel
+    from pebblesim.operator.launching.launching import running
+
+    text, name = texts_with_sinks(n, window, batch)
+    module = running(text, (name, f"{name}_and_sums"))
+    both = getattr(module, f"{name}_and_sums")
+    assert isinstance(both, Kernel) and isinstance(getattr(module, name), Kernel)
+    tree = ast.parse(inspect.getsource(both._kernel.fn))
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    assert len(called) == 2
+    assert all(isinstance(both._kernel.fn.__globals__[each], JITFunction) for each in called)
+
+
 def in_local_memory(text: str, name: str, vectors: set[str]) -> bool:
     """Whether a Triton kernel has words in local memory."""
     import triton
