@@ -242,28 +242,6 @@ def test_warpgroups_that_divide_columns_keep_their_tiles_in_registers(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mask", [None, "causal"])
-@pytest.mark.parametrize("d", [80, 128])
-def test_exponentials_are_in_front_of_the_wait_for_the_product_that_was_put_off(
-    d: int, mask: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing but a wait for a barrier keeps ptxas from moving them behind it."""
-    pytest.importorskip("triton")
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    tiles, band = hopper_tiling("flash2-forward", {"d": d}), masks.of(mask)
-    dims = {"n_q": 1152, "n_k": 1152, "d_k": d, "d_v": d}
-    program = get(tiles.schedule).in_dims(dims).under(band)
-    made = gluon(program, {**dims, **tiles.blocks}, mask=band, shared=1, dense=True, **tiles.options_under(band))
-    (kernel,) = made.kernels
-    code, _ = compiled(made.text, kernel.name, {"L_ptr"}, tmp_path)
-    taken = {len(lines): [at for at, line in enumerate(lines) if "MUFU.EX2" in line] for lines in innermost(code)}
-    lines = min((each for each in innermost(code) if len(taken[len(each)]) >= 64), key=len)
-    waits = [at for at, line in enumerate(lines) if "WARPGROUP.DEPBAR" in line]
-    assert len(waits) == 2  # for the scores, and for the product that was put off
-    assert sum(at > waits[1] for at in taken[len(lines)]) <= 4
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("d", [64, 128, 256])
 def test_a_loop_at_odd_lengths_is_as_long_as_at_others(d: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is taken apart and packed again on its way from one loop to another."""
