@@ -31,6 +31,7 @@ class Variant:
     Attributes:
         rows, keys, stages: its tiles, and slots of its rings.
         several: whether there are as many blocks as multiprocessors, each with several tiles.
+        as_taken: whether there are where `run` says so, for tiles that do not stream for long.
         apart: whether exponentials are kept before the wait for the product that was put off.
         no_turns: whether warpgroups with narrow sums take no turns at the tensor cores.
         scaled_late: whether O is multiplied by its factor behind the next scores' products, and not before them.
@@ -44,6 +45,7 @@ class Variant:
     keys: int
     stages: int
     several: bool = False
+    as_taken: bool = False
     apart: bool = False
     no_turns: bool = False
     scaled_late: bool = False
@@ -55,7 +57,7 @@ class Variant:
 
     def __str__(self) -> str:
         named = [f"{self.rows} x {self.keys}, {self.stages} stages"]
-        named += ["several tiles a block everywhere"] * self.several
+        named += ["several tiles a block" + " everywhere" * (not self.as_taken)] * self.several
         named += ["exponentials apart"] * self.apart + ["no turns"] * self.no_turns
         named += ["scaled late"] * self.scaled_late + [f"{self.together} heads together"] * (self.together > 0)
         named += ["even"] * self.even + [f"{self.held:.0%} of registers"] * (self.held > 0)
@@ -99,7 +101,8 @@ def dense(d: int) -> tuple[Variant, ...]:
 
 
 def orders(d: int) -> tuple[Variant, ...]:
-    return (TAKEN[d], replace(TAKEN[d], several=True))
+    several = replace(TAKEN[d], several=True)
+    return (TAKEN[d], several, replace(several, as_taken=True))
 
 
 MASKED = (
@@ -214,7 +217,7 @@ def text_of(shape: Any, variant: Variant) -> tuple[str, tuple[str, ...]]:
     finally:
         block.MOST_HELD, plan.IN_TURNS = usual, turns
     text = exponentials_apart(made.text) if variant.apart else made.text
-    if variant.several:
+    if variant.several and not variant.as_taken:
         text = re.sub(r"\[\((min\(.*, most\)) if .* else .*, 1\)\]\(Q_tiles", r"[(\1, 1)](Q_tiles", text)
     if variant.together:
         text = re.sub(r"    together = .*", f"    together = {variant.together}", text)

@@ -69,13 +69,14 @@ def grid(mask: str, d: int, blocks: int, n: int) -> int:
     [
         ("causal", 80, 1536, 372, 132),
         ("causal", 128, 512, 16384, 132),
+        ("causal", 128, 512, 16385, 512),
         ("causal", 128, 100, 200, 100),  # fewer than multiprocessors
         ("causal", 256, 600, 600, 132),
         ("causal", 256, 600, 5000, 600),  # a block streams for long, so that its beginning does not count
         ("window:40", 256, 600, 5000, 132),
     ],
 )
-def test_blocks_have_several_tiles_unless_wide_ones_stream_for_long(
+def test_blocks_have_several_tiles_unless_these_stream_for_long(
     mask: str, d: int, blocks: int, n: int, expected: int
 ) -> None:
     assert grid(mask, d, blocks, n) == expected

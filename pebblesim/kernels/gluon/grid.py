@@ -21,10 +21,10 @@ from pebblesim.kernels.terms import Name, Number, Term, call, minimum, term
 from pebblesim.kernels.triton.grid import in_groups, longest_last
 from pebblesim.kernels.words import WORDS
 
-WIDE, FEW = 256, 1024
-"""Most columns of what is streamed with which blocks have several tiles whatever a tile streams, and most keys of a
-tile with which they have several with more columns, too: at d = 256 they take 0.90 times as long with 600 keys, and
-1.03 to 1.05 times with 5,000 and 22,209."""
+MOST_KEYS, MOST_WIDE, WIDE = 2**14, 2**10, 256
+"""Most keys that a tile streams with which blocks have several tiles under a band, and those if keys and values
+have more columns than the third. Up to d = 128 such blocks took 0.75 to 1.00 times as long in 16 cases on an H200; at
+d = 256 they took 0.90 times as long with 600 keys, and 1.03 to 1.05 times with 5,000 and 22,209."""
 
 
 class Grid(Lowering):
@@ -61,9 +61,8 @@ class Grid(Lowering):
             lines.append("    most = torch.cuda.get_device_properties(device).multi_processor_count")
             grid = f"min({count} * heads, most), 1"
         if plan.persistent and self.back_and_forth:
-            if self.streamed_words > WIDE:
-                few = f"{self.longest(size)} <= {FEW}"
-                grid = f"min({count} * heads, most) if {few} else {count} * heads, 1"
+            few = f"{self.longest(size)} <= {MOST_WIDE if self.streamed_words > WIDE else MOST_KEYS}"
+            grid = f"min({count} * heads, most) if {few} else {count} * heads, 1"
         elif plan.persistent and setting.mask is not None:
             longest = f"triton.cdiv({size}, {self.scope.length(plan.loop.range)})"
             lines.append(f"    blocks = {count} * heads")
