@@ -86,9 +86,8 @@ class Case:
         schedule = schedule if schedule.problem.rectangle is None else schedule.in_dims(schedule.problem.rectangle.dims)
         program = schedule.program if mask is None else schedule.masked
         program = biased(program) if self.bias else program
-        options = {**tiling.options, "scale": 0.125, "shared": self.shared, "dense": self.dense}
+        options = {**tiling.options_under(mask), "scale": 0.125, "shared": self.shared, "dense": self.dense}
         if tiling.gluon:
-            options["persistent"] &= mask is None
             return gluon(program, self.sizes, mask=mask, softcap=self.softcap, **options)
         far = self.far if self.shared else None
         return triton(program, self.sizes, mask=mask, far=far, softcap=self.softcap, **options)
@@ -131,15 +130,16 @@ class Shared:
 
 @dataclass(frozen=True)
 class AtOnce:
-    """dQ and dB of a bias that sequences share, in one kernel for Hopper."""
+    """dQ and dB of a bias that sequences share, in one kernel for Hopper; `onward`: behind other keys."""
 
     n: int = EVEN
+    onward: bool = False
 
     def text(self) -> str:
         """The source."""
         schedule = get("backward-two-pass-blocked")
         assert schedule.problem.rectangle is not None
-        program = gradients_at_once(biased(schedule.in_dims(schedule.problem.rectangle.dims).program))
+        program = gradients_at_once(biased(schedule.in_dims(schedule.problem.rectangle.dims).program), self.onward)
         sizes = {
             "n_q": self.n,
             "n_k": self.n,
@@ -227,6 +227,7 @@ GOLDENS = {
     "triton-bias-two-pass-of-two": Shared(False, RAGGED, 2),
     "gluon-bias-gradients": AtOnce(),
     "gluon-bias-gradients-ragged": AtOnce(RAGGED),
+    "gluon-bias-gradients-onward": AtOnce(RAGGED, True),
     "gluon-two-pass-softcap-ragged": Case(H_TWO_PASS, 64, None, RAGGED, 1, softcap=30.0),
     "cuda-small-cache": InCuda("small-cache"),
     "cuda-large-cache-workers": InCuda("large-cache", 4),

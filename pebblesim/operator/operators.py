@@ -22,6 +22,7 @@ from pebblesim.operator import definition
 from pebblesim.operator.checks import check_forward_mode
 from pebblesim.operator.known import recorded
 from pebblesim.operator.launching import layout
+from pebblesim.operator.launching.fresh import fresh
 from pebblesim.operator.launching.launching import OF_QUERIES, Setting, check_triton, compute
 from pebblesim.operator.launching.layout import empty_like, in_order, numbers_from, numbers_of
 from pebblesim.operator.masks import Asked, Ranged, arguments_of
@@ -197,8 +198,16 @@ def gradients_without_notes(
     if grad_L is not None:
         tensors["dL"] = pairs.gathered(grad_L)
     results = {"dQ": pairs.rows(dQ, 0.0), "dK": pairs.columns(dK, 0.0), "dV": pairs.columns(dV, 0.0)}
-    v = compute("backward", tensors, results, pairs.setting._replace(sinks=sinks is not None))
-    return made if sinks is None else (*made, gradient_of_sinks(v, L, grad_L, sinks, key.shape[1], pairs.queries))
+    setting = pairs.setting._replace(sinks=sinks is not None)
+    if sinks is None:
+        compute("backward", tensors, results, setting)
+        return made
+    every = grad_L is None or pairs.queries == slice(0, pairs.sizes[0])
+    sums_of = (sinks, fresh(sinks.new_empty(sinks.shape))) if every and sinks.stride(-1) == 1 else None
+    v = compute("backward", tensors, results, setting, sums_of)
+    if v is None and sums_of is not None:
+        return *made, sums_of[1]
+    return *made, gradient_of_sinks(v, L, grad_L, sinks, key.shape[1], pairs.queries)
 
 
 def forward_on_gpu(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:

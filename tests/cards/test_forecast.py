@@ -213,7 +213,7 @@ def emitted(tiling: Tiling, dims: Mapping[str, int], mask: str | None = None) ->
     """The Gluon source of a tiling."""
     band = masks.of(mask)
     program = get(tiling.schedule).in_dims(dims).under(band)
-    options = tiling.options | {"persistent": tiling.persistent and mask is None}
+    options = tiling.options_under(band)
     return gluon(program, {**dims, **tiling.blocks}, "bfloat16", band, **options).text
 
 

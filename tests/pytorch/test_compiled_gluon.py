@@ -62,7 +62,7 @@ def described(text: str, launch: str, kind: Any, layouts: Any) -> dict[str, str]
         if made == "tiles" and apart:
             of_one = [max(rows // several[0], 1), min(rows, several[0])] if several else [rows]
             shape = [1, 1, *of_one, width]
-        word = "fp32" if made in ("vectors", "numbers", "sums") else "bf16"
+        word = "fp32" if made in ("vectors", "numbers", "sums") or "float32" in sides else "bf16"
         layout = layouts.get_default_for(shape, kind.bfloat16 if word == "bf16" else kind.float32)
         types[name] = f"tensordesc<{word}{shape},{layout!r}>"
     return types
@@ -158,7 +158,7 @@ def check(
         band = replace(band, at_end=not shared, rows=several)
     program, sizes = get(tiles.schedule).in_dims(dims).under(band), {**dims, **tiles.blocks}
     program = sinking(program) if sinks else program
-    ring: dict[str, Any] = {"stages": tiles.stages, "persistent": tiles.persistent and mask is None}
+    ring: dict[str, Any] = tiles.options_under(band)
     made = gluon(program, sizes, "bfloat16", band, scale=0.1, shared=shared, dense=True, softcap=softcap, **ring)
     vectors = {f"{name}_ptr" for name, tensor in program.tensors.items() if is_float32(program, tensor)}
     kept = plans(program, sizes, **ring)
@@ -269,3 +269,54 @@ def test_kernels_that_cap_scores_keep_their_tiles_in_registers(
 ) -> None:
     d = min(tiles.widths[1], tiles.domain.softcap)
     check(tiles, d, mask, n, tmp_path, monkeypatch, shared, rows, softcap=30.0)
+
+
+def texts_with_sinks(n: int, window: bool, batch: int) -> tuple[str, str]:
+    """The kernels of a backward pass with sinks for layers as in gpt-oss, and the name of the last one."""
+    from pebblesim.advice import cards
+    from pebblesim.operator.pattern import Pattern, band_of
+    from pebblesim.operator.planning import chosen
+    from pebblesim.operator.texts import written
+
+    pattern = Pattern(band_of(127 if window else None, 0, False, 8), 8)
+    dims = (("n_q", 8 * n), ("n_k", n), ("d_k", 64), ("d_v", 64))
+    choice = chosen("backward", dims, 8 * batch, "bfloat16", pattern, 2**30, cards.card("H200"))
+    own = pattern._replace(sinks=True)
+    found = written(choice.forecast.tiling, dims[2:], choice.even, False, False, "bfloat16", own, 0.125)
+    name, beside = found.kernels[-2:]
+    assert beside == f"{name}_and_sums"
+    return found.text, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "window", "batch"), [(352, True, 8), (676, False, 2), (4096, False, 1)])
+def test_blocks_that_sum_cost_the_others_no_register(n: int, window: bool, batch: int, tmp_path: Path) -> None:
+    """Nothing more of the last kernel is in local memory, and its shared memory is as large, on a Hopper card."""
+    text, name = texts_with_sinks(n, window, batch)
+    alone = re.sub(r"    if sums_of_sinks is None:.*_and_sums\[\(grid", f"    {name}_and_sums[(grid", text, flags=re.S)
+    vectors = {"v_ptr", "L_ptr", "L_in_rows_ptr", "sums_v_ptr", "sums_L_ptr"}
+    if f"@gluon.jit\ndef {name}_rows" in text:
+        found = [
+            compiled(each, kernel, vectors, tmp_path) for each, kernel in ((text, name), (alone, f"{name}_and_sums"))
+        ]
+        (code, shared), (with_sums, its_shared) = found
+        assert its_shared == shared and with_sums.count("STL") == code.count("STL")
+        return
+    assert [in_local_memory(text, kernel, vectors) for kernel in (name, f"{name}_and_sums")] == [False, False]
+
+
+def in_local_memory(text: str, name: str, vectors: set[str]) -> bool:
+    """Whether a Triton kernel has words in local memory."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from pebblesim.kernels.module import module_of
+
+    function = getattr(module_of(text), name)
+    types = dict.fromkeys(function.arg_names, "i32")
+    types |= {each: "*fp32" if each in vectors else "*bf16" for each in types if each.endswith("_ptr")}
+    divided = {(at,): [["tt.divisibility", 16]] for at, each in enumerate(types) if each.endswith("_ptr")}
+    source = ASTSource(function, signature=types, attrs=divided)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+    return ".local" in made.asm["ptx"]

@@ -30,6 +30,7 @@ from pebblesim.kernels.gluon.roles import Roles
 from pebblesim.kernels.gluon.scores import ScoresRoles
 from pebblesim.kernels.gluon.sequences import SequencesRoles
 from pebblesim.kernels.gluon.sequences_plan import sequences_of
+from pebblesim.kernels.gluon.shares import SharesRoles, columns_of_tile
 from pebblesim.kernels.gluon.text import HELPERS, common
 from pebblesim.kernels.gluon.widths import divided
 from pebblesim.kernels.gluon.writer import GluonWriter
@@ -72,6 +73,7 @@ def gluon(
     sums: bool = False,
     at_once: int = 3,
     apart: bool = False,
+    in_shares: bool = False,
 ) -> Source:
     """Write the Gluon source of a program, for cards with compute capability 9.0.
 
@@ -90,6 +92,7 @@ def gluon(
         at_once: of a program of `kernels.sequences_past`, whose sizes are then those of one length in tiles, the
             sequences that a block has at a time.
         apart: the gradients of keys are parts of sums, and `results` has them in float32.
+        in_shares: these sums have shares of the terms, as in `kernels.gluon.shares`, where their kernels can.
 
     Raises:
         UsageError: the program, or these sizes, are none that this reading writes.
@@ -111,15 +114,18 @@ def gluon(
     _check_pairs(program, made, sizes, mask)
     band, apart_in_memory = mask if isinstance(mask, Band) else None, (shared, dense)
     setting = setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory, softcap, onto)
-    setting = replace(setting, sums=sums)
+    setting = replace(setting, sums=sums, apart=apart)
 
     def written(setting: Setting, launch: Launch, name: str) -> Writes:
-        found = _planned(program, launch, sizes, stages, persistent, setting.tables, streams)
+        if in_shares:
+            setting = replace(setting, sizes=_whole_tiles(launch, setting.sizes))
+        found = _planned(program, launch, setting.sizes, stages, persistent, setting.tables, streams)
         if found is None:
             return Writer(setting, launch, name)
         block, roles = found
         if apart and roles is ProductRoles and any(each.tensor.name in OF_KEYS for each in block.writes):
             block = replace(block, outgoing=())  # the copy engine would need twice the room for words of 32 bits
+            roles = SharesRoles if in_shares and SharesRoles.suits(block) else roles
         if roles is ColumnsRoles:
             check_columns(program, block, persistent)
         made = GluonWriter(setting, name, block, roles)
@@ -130,6 +136,15 @@ def gluon(
         raise refused(program, "it has no single loop within a grid of one dimension")
     of_tables = {launch.name: OF_TABLES for launch in made if launch.kind != "fill" and _is_of_table(launch)}
     return module(setting, made, written, of_tables, OTHERS, HELPERS["imports"], partial(_common, setting))
+
+
+def _whole_tiles(launch: Launch, sizes: ir.Sizes) -> ir.Sizes:
+    """Sizes with which the columns of a gradient of keys are whole tiles, if there are such."""
+    written = {node.tensor.name for node in ir.walk(launch.block) if isinstance(node, ir.Write)}
+    if len(launch.grid) < 2 or written.isdisjoint(OF_KEYS):
+        return sizes
+    columns = launch.grid[1].range
+    return {**sizes, str(columns.block): columns_of_tile(sizes[columns.dim], ir.length(columns.block, sizes))}
 
 
 def _check_pairs(program: ir.Program, made: list[Launch], sizes: ir.Sizes, mask: Mask | None) -> None:

@@ -45,7 +45,7 @@ from pebblesim.kernels.triton.ranges import Setting
 from pebblesim.kernels.words import word_bytes, word_of
 from pebblesim.language import program as ir
 
-ORDER = "tiles tile turn turns filled together side key_head"
+ORDER = "tiles tile turn turns place filled together side key_head"
 """Names of what says which tile a block has."""
 
 

@@ -15,7 +15,7 @@ from pebblesim.kernels.passes.sinks import numbers_of_sinks
 from pebblesim.kernels.rules import broken
 from pebblesim.kernels.statements import KernelProgram, printed, terms_of, within
 from pebblesim.kernels.terms import GLUON, HOST, Call, Layout, Name
-from pebblesim.kernels.triton.kernel import Kernel
+from pebblesim.kernels.triton.kernel import Kernel, Launching
 from pebblesim.kernels.triton.ranges import Setting
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import blocks, moves
@@ -91,13 +91,15 @@ class GluonWriter:
         """How many of these are addresses."""
         return len(self._stored) + len(self._ranges)
 
-    def call(self, options: str) -> list[str]:
-        """The lines that launch it. The warps of a block follow from its tiles."""
+    def launching(self, options: str) -> Launching:
+        """Its launch by `run`. The warps of a block follow from its tiles."""
         lines, grid = self._roles.grid()
         checks = for_each_query(self._setting) if self._roles.numbers else []
         told = printed([st.Let((name,), (made,)) for name, made in self._described.items()], HOST)
-        given = ", ".join([*self._described, *self._behind_tiles])
-        return [*checks, *told, *lines, f"    {self._name}[({grid})]({given}, num_warps=4)"]
+        behind = self._behind_tiles
+        given, before = (*self._described, *behind), (*checks, *told, *lines)
+        general = tuple(behind[len(self._stored) :])
+        return Launching(self._name, "gluon", general, given, grid, "num_warps=4", before, self.plan.persistent)
 
     def text(self) -> str:
         """The source: what the warp that loads does, what a warpgroup does, and the kernel that starts them."""

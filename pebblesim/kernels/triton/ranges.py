@@ -52,6 +52,7 @@ class Setting:
         early: launches of which each begins while the one before it ends.
         sums: as for `triton`.
         onto: sums in memory that `run` may be given, to be added to.
+        apart: whether the gradients of keys are parts of sums.
     """
 
     program: ir.Program
@@ -71,6 +72,7 @@ class Setting:
     early: tuple[str, ...] = ()
     sums: bool = False
     onto: frozenset[ir.Tensor] = frozenset()
+    apart: bool = False
 
     def lengths(self, tensor: ir.Tensor) -> list[Term]:
         """The lengths of a tensor in memory."""

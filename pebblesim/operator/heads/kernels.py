@@ -23,7 +23,7 @@ NUMBERS = 4096
 
 SIDE = tl.constexpr(NUMBERS)
 
-OF_MATRIX = ["rows", "parts", "part", "of_part", "batch_of", "head_of", "row_of"]
+OF_MATRIX = ["rows", "many", "parts", "part", "of_part", "batch_of", "head_of", "row_of"]
 """Arguments that no kernel is compiled for; strides are multiples of 8 words."""
 
 
@@ -55,6 +55,7 @@ def repeats(  # type: ignore[no-untyped-def]
     x,
     to,
     rows,
+    many,
     parts,
     part,
     of_part,
@@ -65,10 +66,10 @@ def repeats(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Write some rows of a head, of D columns, for each part."""
+    """Write some rows of a head, of D columns, for the first parts, so many."""
     whole, of_one, inside, first = places(rows, parts, of_part, batch_of, head_of, row_of, D, ROWS, WIDE)
     tile = tl.load(x + whole, mask=inside)
-    for at in range(parts):
+    for at in range(many):
         tl.store(to + (first + at) * part * 8 + of_one, tile, mask=inside)
 
 
@@ -77,6 +78,7 @@ def sums(  # type: ignore[no-untyped-def]
     x,
     to,
     rows,
+    many,
     parts,
     part,
     of_part,
@@ -87,11 +89,16 @@ def sums(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Write sums of some rows of all parts of a head, D columns in float32, in the order of the parts."""
+    """Write sums of some rows of the first parts of a head, so many, of D columns in float32, in their order."""
     whole, of_one, inside, first = places(rows, parts, of_part, batch_of, head_of, row_of, D, ROWS, WIDE)
-    total = tl.zeros([ROWS, WIDE], tl.float32)
-    for at in range(parts):
-        total += tl.load(x + (first + at) * part * 8 + of_one, mask=inside, other=0.0)
+    total, next_one = tl.zeros([ROWS, WIDE], tl.float32), tl.cast(part, tl.int64) * 8
+    for at in range(0, many, 4):  # four on their way at once
+        place = x + (first + at) * next_one + of_one
+        a = tl.load(place, mask=inside, other=0.0)
+        b = tl.load(place + next_one, mask=inside & (at + 1 < many), other=0.0)
+        c = tl.load(place + next_one * 2, mask=inside & (at + 2 < many), other=0.0)
+        d = tl.load(place + next_one * 3, mask=inside & (at + 3 < many), other=0.0)
+        total = total + a + b + c + d
     tl.store(to + whole, total.to(to.dtype.element_ty), mask=inside)
 
 
@@ -114,24 +121,26 @@ def _kernel(function: Any, d: int, *types: Any) -> Kernel:
 ORDERS = Kernel(orders)
 
 
-def _launch(function: Any, whole: Tensor, of_parts: Tensor, x: Tensor, to: Tensor) -> None:
-    """Launch a kernel over the rows of a matrix of all heads, (batch, heads, n, d), beside that of their parts."""
+def _launch(function: Any, whole: Tensor, of_parts: Tensor, x: Tensor, to: Tensor, many: int) -> None:
+    """Launch a kernel over the rows of a matrix of all heads, (batch, heads, n, d), beside that of their first parts,
+    so many."""
     (batch, heads, n, d), wide = whole.shape, triton.next_power_of_2(whole.shape[3])
     at_once = max(TILE // wide, 1)
     strides = (each // WORDS for each in (*of_parts.stride()[1:3], *whole.stride()[:3]))
     made = _kernel(function, d, whole.dtype, of_parts.dtype)
-    numbers = n, of_parts.shape[1] // heads, *strides
+    numbers = n, many, of_parts.shape[1] // heads, *strides
     made[-(-n // at_once), heads, batch](x, to, *numbers, d, at_once, wide, num_warps=4)
 
 
 def repeat(x: Tensor, to: Tensor) -> None:
     """Write a matrix, (batch, heads, n, d), for each part: (batch, heads · parts, n, d)."""
-    _launch(repeats, x, to, x, to)
+    _launch(repeats, x, to, x, to, to.shape[1] // x.shape[1])
 
 
-def add_up(parts: Tensor, to: Tensor) -> None:
-    """Write sums of parts, (batch, heads · parts, n, d) in float32 and in order, to a matrix that kernels can write."""
-    _launch(sums, to, parts, parts, to)
+def add_up(parts: Tensor, to: Tensor, many: int) -> None:
+    """Write sums of the first parts of each head, so many of (batch, heads · parts, n, d) in float32 and in order, to a
+    matrix that kernels can write."""
+    _launch(sums, to, parts, parts, to, many)
 
 
 def order(x: Tensor, to: Tensor, n: int, each: int, parts: int) -> None:

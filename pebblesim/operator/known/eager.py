@@ -66,6 +66,10 @@ def _kind(x: Any) -> Hashable:
     return (x.shape, x.stride(), x.dtype) if plain(x) else False
 
 
+PLAIN = (Tensor, torch.nn.Parameter)
+"""Types of tensors that do what tensors do; other subclasses may do something else."""
+
+
 def plain(*tensors: Any) -> bool:
     """Whether these are dense tensors of the current GPU, and nothing traces or transforms what is done with them."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state():
@@ -73,7 +77,7 @@ def plain(*tensors: Any) -> bool:
     if torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0:
         return False
     for each in tensors:
-        if type(each) is not Tensor or not recorded.here(each) or each.is_nested or each.layout is not torch.strided:
+        if type(each) not in PLAIN or not recorded.here(each) or each.is_nested or each.layout is not torch.strided:
             return False
         if torch._C._functorch.is_legacy_batchedtensor(each):  # as `is_grads_batched` makes
             return False
@@ -82,16 +86,34 @@ def plain(*tensors: Any) -> bool:
     return True
 
 
-def checked(call: tuple[Any, ...] | None) -> Known | None:
+def known_of(
+    query: Any, key: Any, value: Any, beside: tuple[Any, ...], options: tuple[Hashable, ...]
+) -> tuple[tuple[Any, ...] | None, Known | None]:
+    """The results of `call_of` and `checked`; of a call that is known, the library in C++ says them in their place."""
+    by, short = native.library, None
+    if by is not None and not torch.compiler.is_compiling():
+        laid = by.laid(query, key, value, *beside)
+        try:
+            if laid is not None and (known := _CHECKED.get(short := (laid, options))) is not None:
+                return None, known
+        except TypeError:  # as in `checked`
+            short = None
+    call = call_of(query, key, value, beside, options)
+    return call, checked(call, short)
+
+
+def checked(call: tuple[Any, ...] | None, short: Hashable = None) -> Known | None:
     """Arguments and passes of plain calls like this one, if one was checked and made; else None.
 
     It has the same options and sizes, or other lengths and strides with which nothing is refused, and its kernels are
-    compiled.
+    compiled. `short`: what the library says of such a call; it is known by this from now on.
     """
     try:
         known = None if call is None else _CHECKED.get(call)
         if known is None and call is not None and (family := _ALIKE.get(_alike(call))) is not None:
-            known = _CHECKED[call] = Known(family)
+            known = _CHECKED[short or call] = Known(family)
+        elif known is not None and short is not None:
+            _CHECKED[short] = known
     except TypeError:  # attention takes no option without a hash
         return None
     return known
