@@ -153,7 +153,7 @@ class Part:
         M = min(M, self.room(sizes | caps))  # no block is larger
         start = tuple(sizes.items())
         blocks = sizes
-        for level in _levels(M - self.room(sizes), names):  # each begins with the one before, which is remembered
+        for level in _levels(self.room(sizes), M, names):  # each begins with the one before, which is remembered
             blocks = _at_level(self, level, tuple(names), start)
         return min(in_order, _enlarged(self, M, blocks, names), key=self.words)
 
@@ -370,23 +370,23 @@ class BlockSearch:
         return high | sizes
 
 
-def _levels(room: int, names: Sequence[str]) -> Iterator[int]:
-    """Yield the words up to this number, besides those that the smallest blocks need, for which "fit" looks for blocks.
+def _levels(needed: int, M: int, names: Sequence[str]) -> list[int]:
+    """Return the caches up to M for which "fit" looks for blocks, of which the smallest need `needed` words.
 
-    They are powers of two; for few blocks also 3, 6, 12, …
+    They are powers of two, as people give M, and these beside what is needed, where blocks grow many times within one
+    power of two. For few blocks they are also 3, 6, 12, …
     """
-    for power in range(room.bit_length()):
-        yield 1 << power
-        if len(names) <= FEW_NAMES and 2 <= 3 << power >> 1 <= room:
-            yield 3 << power >> 1
+    steps = [1 << power for power in range(M.bit_length())]
+    if len(names) <= FEW_NAMES:
+        steps += [3 * step for step in steps]
+    return sorted({level for base in (0, needed) for step in steps if needed < (level := base + step) <= M})
 
 
 @lru_cache(maxsize=2048)  # for every M above that level
-def _at_level(part: Part, level: int, names: tuple[str, ...], start: tuple[tuple[str, int], ...]) -> Blocks:
-    """Return good blocks for so many words besides those that `start` needs, no worse than those for fewer words."""
+def _at_level(part: Part, M: int, names: tuple[str, ...], start: tuple[tuple[str, int], ...]) -> Blocks:
+    """Return good blocks for a cache of so many words, no worse than those for fewer; `start` are the smallest."""
     sizes = dict(start)
-    M = part.room(sizes) + level
-    below = max(_levels(level - 1, names), default=0)
+    below = max(_levels(part.room(sizes), M - 1, names), default=0)
     smaller = _enlarged(part, M, _at_level(part, below, names, start) if below else sizes, names)
     if part.words(smaller) <= part.least(M):
         return smaller
