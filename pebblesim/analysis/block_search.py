@@ -63,6 +63,10 @@ class Part:
 
     # -- what is feasible ---------------------------------------------------------------------------------------------
 
+    def sizes(self, blocks: Blocks) -> tuple[int, ...]:
+        """The sizes of its own blocks."""
+        return tuple([blocks[name] for name in self.cuts])
+
     def fits(self, M: int, blocks: Blocks) -> bool:
         """Whether blocks are feasible; the exact peak is computed only if the bounds on it do not decide this."""
         enough = self.room.most(blocks)
@@ -233,12 +237,17 @@ class BlockSearch:
         self.part, self.words, self.M, self.names, self.others = part, words, M, names, others
         self.caps = {name: max(part.cuts[name]) for name in names}
         self.best, self.least = start, words(start)
+        self._seen: set[tuple[int, ...]] = set()  # what was considered
+        self._grown: dict[tuple[str, tuple[int, ...]], int] = {}
 
     def consider(self, blocks: Blocks) -> bool:
         """Accept blocks as the best so far if they are feasible and better; return whether they are."""
+        if (sizes := self.part.sizes(blocks)) in self._seen:
+            return False  # what is best only becomes better
+        self._seen.add(sizes)
         blocks = blocks | {name: self._smaller(name, blocks[name]) for name in self.names}
-        words = self.words(blocks)
-        if words >= self.least or not self.part.fits(self.M, blocks):
+        words = self.words.fewer(blocks, self.least)
+        if words is None or not self.part.fits(self.M, blocks):
             return False
         self.best, self.least = blocks, words
         return True
@@ -290,8 +299,11 @@ class BlockSearch:
         return self.others | {name: min(size, cap) for name, cap in self.caps.items()}
 
     def _with_largest(self, blocks: Blocks, name: str) -> Blocks:
-        size = self.part.largest(self.M, lambda size: blocks | {name: size}, self.caps[name])
-        return blocks | {name: max(1, size)}
+        key = name, self.part.sizes(blocks | {name: 1})
+        if key not in self._grown:
+            size = self.part.largest(self.M, lambda size: blocks | {name: size}, self.caps[name])
+            self._grown[key] = max(1, size)
+        return blocks | {name: self._grown[key]}
 
     def _steps(self, divisor: int | None, regrow: bool) -> Iterator[Blocks]:
         """Yield neighbours of the best blocks: a part of their size away, or with one tile more or less."""
@@ -417,8 +429,8 @@ def _enlarged(part: Part, M: int, blocks: Blocks, names: Sequence[str]) -> Block
                 continue
             if not part.fits(M, larger):
                 break
-            before, words = larger, part.words(larger)
-            if words < least:
+            before = larger
+            if (words := part.words.fewer(larger, least)) is not None:
                 best, least = larger, words
     return best
 
