@@ -30,7 +30,14 @@ PARTS = {
     ),
     "tensors in memory": ("tables", "strides"),
     "Triton": ("triton/triton", "triton/kernel", "triton/grid", "triton/copies"),
-    "bias, sinks": ("passes/bias", "passes/bias_stays", "passes/sequences", "passes/sequences_past", "passes/sinks"),
+    "bias, sinks": (
+        "passes/bias",
+        "passes/bias_stays",
+        "passes/sequences",
+        "passes/sequences_past",
+        "passes/sinks",
+        "passes/sums_of_sinks",
+    ),
     "Gluon: blocks, roles, text": (
         *(
             "gluon/gluon",

@@ -20,17 +20,25 @@ def summary(rows: Rows, groups: Rows, measured: str) -> list[str]:
 
     `measured` has places for the numbers of shapes and of seeds, and for the card.
     """
-    forward, both = ([ratio for ratio, _, _ in ratios(rows, way)] for way in WAYS)
+    one, other = ([ratio for ratio, _, _ in ratios(rows, way)] for way in WAYS)
     longer, single = "times as long as ours in the geometric mean, and from", "times on single shapes"
     lines = [
-        f"Forward, the fastest other kernel takes {mean(forward):.2f} {longer} {_ends(forward)} {single}.",
-        f"With gradients, it takes {mean(both):.2f} {longer} {_ends(both)} {single}.",
+        f"Forward, the fastest other kernel takes {mean(one):.2f} {longer} {_ends(one)} {single}.",
+        f"With gradients, it takes {mean(other):.2f} {longer} {_ends(other)} {single}.",
         measured.format(shapes=len(rows), seeds=seeds(rows), card=card(rows)),
     ]
-    if said := _means(rows, FA4):
-        without = _means([row for row in rows if row["mask"] != "packed"], FA4)
-        unpacked = f"; without packed sequences, {without}" if without else ""
-        lines.append(f"On the card alone, FlashAttention-4 takes {said}{unpacked}.")
+    forward, both = (found := beside(rows, FA4)).values()
+    if both:
+        lines.append(
+            f"On the card alone, FlashAttention-4 takes {mean(forward):.2f} times as long as ours forward, and "
+            f"{mean(both):.2f} times with gradients, in the geometric mean of {numbers(found)} shapes"
+        )
+        found = beside([row for row in rows if row["mask"] != "packed"], FA4)
+        if all(found.values()):
+            lines[-1] += (
+                f"; without packed sequences, {_two(map(mean, found.values()), '.2f')} times, of {numbers(found)}"
+            )
+        lines[-1] += "."
     kernels = {"its Triton kernels": (FFPA_TRITON, rows), "its kernels in the CuTe DSL": (FFPA_CUTE, rows + groups)}
     spans = [f"{name} take {said}" for name, (who, some) in kernels.items() if (said := _spans(some, who))]
     if spans:
@@ -125,15 +133,6 @@ def _ends(found: list[float]) -> str:
 def numbers(found: dict[str, list[float]]) -> str:
     """How many shapes there are, forward and with gradients where these differ."""
     return " and ".join(f"{each}" for each in dict.fromkeys(map(len, found.values())))
-
-
-def _means(rows: Rows, who: str) -> str:
-    """What a contender takes on the card alone in the geometric mean; nothing if it ran nowhere."""
-    forward, both = (found := beside(rows, who)).values()
-    if not both:
-        return ""
-    as_ours = f"{mean(forward):.2f} times as long as ours forward, and {mean(both):.2f} times with gradients"
-    return f"{as_ours}, in the geometric mean of {numbers(found)} shapes"
 
 
 def _spans(rows: Rows, who: str) -> str:

@@ -171,7 +171,8 @@ def chosen(
         return free
     rounded = asked.rounded(STEPS)
     for lengths in rounded, dims:  # rounded ones may be equal, and can then be cut where these cannot
-        like = _fastest(asked._replace(dims=lengths))
+        plain = tuple((name, int(size)) for name, size in lengths)  # what is kept is for no expressions
+        like = _fastest(asked._replace(dims=plain))
         if like.cut is None:
             break
         for made in _in_parts(asked, room, like.cut):
@@ -244,15 +245,13 @@ def _of_each(alone: Choice, asked: Pass, cut: Cut, part: Pass) -> tuple[Sides, T
     return sides, taken, [{**whole, "n_q": rows, "n_k": keys} for rows, keys in parts]
 
 
-def ranked_for(
-    way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int, card: cards.Card
-) -> tuple[Dims, tuple[Forecast, ...]]:
-    """The rounded sizes that `chosen` looks at, and the kernels for these sizes in its order; arguments as for it."""
-    free = chosen(way, dims, heads, dtype, pattern, None, card)
-    limit, steps = (room, STEPS) if free.bytes > room else (None, 1)
-    rounded = rounded_up(dims, pattern, steps)
-    found = _forecasts(Pass(way, rounded, heads, dtype, pattern, limit, card))
-    return rounded, tuple(each for each in found if each.tiling.refusal(pattern.call(dims, dtype, card)) is None)
+def ranked_for(asked: Pass) -> tuple[Dims, tuple[Forecast, ...]]:
+    """The rounded sizes that `chosen` looks at for a pass, and the kernels for these sizes in its order."""
+    limited = asked.room is not None and chosen(*asked._replace(room=None)).bytes > asked.room
+    rounded = asked.rounded(STEPS if limited else 1)
+    found = _forecasts(asked._replace(dims=rounded, room=asked.room if limited else None))
+    call = asked.pattern.call(asked.dims, asked.dtype, asked.card)
+    return rounded, tuple(each for each in found if each.tiling.refusal(call) is None)
 
 
 def _first(asked: Pass, rounded: Dims) -> Choice:

@@ -82,7 +82,7 @@ def test_sentences_of_a_race_follow_rows_that_are_added(tmp_path: Path, monkeypa
         assert "With gradients, it takes 2.43 times" in said and "from 0.90 to 8 times" in said
         assert "on 4 shapes that 3 seeds drew" in said
         assert "FlashAttention-4 takes 4.00 times as long as ours forward, and 4.00 times with gradients" in said
-        assert "mean of 3 and 2 shapes; without packed sequences, 2.83 times as long as ours forward, and 8.00" in said
+        assert "mean of 3 and 2 shapes; without packed sequences, 2.83 and 8.00 times, of 2 and 1." in said
         assert "its Triton kernels take 3 to 3 times as long as ours forward, and 0.9 to 0.9 with" in said
         assert "in the CuTe DSL" not in said
     assert "not named" not in parts["rows"] and "abc (4)" in parts["rows"]

@@ -18,6 +18,7 @@ import pytest
 from pebblesim.advice.tiles import HOPPER, Tiling, hopper_tiling
 from pebblesim.kernels import releases
 from pebblesim.kernels.gluon.gluon import gluon, plans
+from pebblesim.kernels.key_ranges import ARGUMENTS, KeyRanges
 from pebblesim.kernels.passes.sinks import sinking
 from pebblesim.kernels.words import is_float32
 from pebblesim.language import masks
@@ -30,7 +31,10 @@ BESIDE = 5 * 1024
 """Most bytes of shared memory beside buffers and barriers: arguments of the roles, gaps, and what sums go through on
 their way to memory."""
 
-STORED = {("backward-two-pass-blocked", 64, "causal"): 6, ("backward-two-pass-blocked", 192, "causal"): 44}
+STORED = {
+    ("backward-two-pass-blocked", 64, "causal"): 6,
+    ("backward-two-pass-blocked", 192, "causal"): 44,
+}
 """Registers that a loop may store, as docs/hopper.md says, by schedule, widest head and mask; none otherwise."""
 
 TOGETHER = ("flash2-latent",)
@@ -60,7 +64,7 @@ def described(text: str, launch: str, kind: Any, layouts: Any) -> dict[str, str]
         if made == "tiles" and apart:
             of_one = [max(rows // several[0], 1), min(rows, several[0])] if several else [rows]
             shape = [1, 1, *of_one, width]
-        word = "fp32" if made in ("vectors", "numbers", "sums") else "bf16"
+        word = "fp32" if made in ("vectors", "numbers", "sums") or "float32" in sides else "bf16"
         layout = layouts.get_default_for(shape, kind.bfloat16 if word == "bf16" else kind.float32)
         types[name] = f"tensordesc<{word}{shape},{layout!r}>"
     return types
@@ -81,7 +85,7 @@ def compiled(text: str, name: str, vectors: set[str], folder: Path) -> tuple[str
     function, types = getattr(module, name), described(text, name, language, language.NVMMASharedLayout)
     for each in function.arg_names:
         if each.endswith("_ptr"):
-            types[each] = "*fp32" if each in vectors else "*bf16"
+            types[each] = "*i32" if each in ARGUMENTS else "*fp32" if each in vectors else "*bf16"
     signature = {each: types.get(each, "i32") for each in function.arg_names}
     aligned = {(i,): [["tt.divisibility", 16]] for i, each in enumerate(signature) if signature[each].startswith("*")}
     source = GluonASTSource(function, signature=signature, constexprs={}, attrs=aligned)
@@ -151,12 +155,12 @@ def check(
     d_v = min(d, tiles.widest["d_v"])
     widths = {"d_v": d_v, **({"d_r": 64} if tiles.schedule in TOGETHER else {"d_k": d})}
     dims = {"n_q": n * several, "n_k": n, **widths}
-    band = masks.of(mask)
-    if isinstance(band, Band) and (shared or rows > 1):
+    band = KeyRanges(rows=several) if mask == "ranges" else masks.of(mask)
+    if mask != "ranges" and isinstance(band, Band) and (shared or rows > 1):
         band = replace(band, at_end=not shared, rows=several)
     program, sizes = get(tiles.schedule).in_dims(dims).under(band), {**dims, **tiles.blocks}
     program = sinking(program) if sinks else program
-    ring: dict[str, Any] = {"stages": tiles.stages, "persistent": tiles.persistent and mask is None}
+    ring: dict[str, Any] = tiles.options_under(band)
     made = gluon(program, sizes, "bfloat16", band, scale=0.1, shared=shared, dense=True, softcap=softcap, **ring)
     vectors = {f"{name}_ptr" for name, tensor in program.tensors.items() if is_float32(program, tensor)}
     kept = plans(program, sizes, **ring)
@@ -191,6 +195,15 @@ def test_all_kernels_of_windows_and_of_heads_that_share_keys(
     if (tiles.schedule, tiles.widths[1], mask) == ("small-cache-backward-resident", 512, "window:1024"):
         pytest.skip("P spills some words here, as docs/hopper.md says")
     check(tiles, tiles.widths[1], mask, 4096, tmp_path, monkeypatch, rows=rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "shared"), [(4096, 1), (4001, 1), (4001, 8)])
+@pytest.mark.parametrize("tiles", [each for each in HOPPER if KeyRanges in each.domain.masks])
+def test_all_kernels_that_read_ranges_keep_their_tiles_in_registers(
+    tiles: Tiling, n: int, shared: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(tiles, tiles.widths[1], "ranges", n, tmp_path, monkeypatch, shared)
 
 
 @pytest.mark.slow
@@ -271,3 +284,52 @@ def test_kernels_of_shares_keep_their_sums_in_registers(even: bool, tmp_path: Pa
     for name, width in (("dK", 64), ("dV", 256)):
         code, _ = compiled(text, name, {"dK_ptr", "dV_ptr"}, tmp_path)
         assert spilled(code) == [] and f"HGMMA.64x{width}x16" in code
+
+
+def texts_with_sinks(n: int, window: bool, batch: int) -> tuple[str, str]:
+    """The kernels of a backward pass with sinks for layers as in gpt-oss, and the name of the last one."""
+    from pebblesim.advice import cards
+    from pebblesim.operator.planning import chosen
+
+    pattern = Pattern(band_of(127 if window else None, 0, False, 8), 8)
+    dims = (("n_q", 8 * n), ("n_k", n), ("d_k", 64), ("d_v", 64))
+    choice = chosen("backward", dims, 8 * batch, "bfloat16", pattern, 2**30, cards.card("H200"))
+    own = pattern._replace(sinks=True)
+    found = written(choice.forecast.tiling, dims[2:], choice.even, False, False, "bfloat16", own, 0.125)
+    name, beside = found.kernels[-2:]
+    assert beside == f"{name}_and_sums"
+    return found.text, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "window", "batch"), [(352, True, 8), (676, False, 2), (4096, False, 1)])
+def test_blocks_that_sum_cost_the_others_no_register(n: int, window: bool, batch: int, tmp_path: Path) -> None:
+    """Nothing more of the last kernel is in local memory, and its shared memory is as large, on a Hopper card."""
+    text, name = texts_with_sinks(n, window, batch)
+    alone = re.sub(r"    if sums_of_sinks is None:.*_and_sums\[\(grid", f"    {name}_and_sums[(grid", text, flags=re.S)
+    vectors = {"v_ptr", "L_ptr", "L_in_rows_ptr", "sums_v_ptr", "sums_L_ptr"}
+    if f"@gluon.jit\ndef {name}_rows" in text:
+        found = [
+            compiled(each, kernel, vectors, tmp_path) for each, kernel in ((text, name), (alone, f"{name}_and_sums"))
+        ]
+        (code, shared), (with_sums, its_shared) = found
+        assert its_shared == shared and with_sums.count("STL") == code.count("STL")
+        return
+    assert [in_local_memory(text, kernel, vectors) for kernel in (name, f"{name}_and_sums")] == [False, False]
+
+
+def in_local_memory(text: str, name: str, vectors: set[str]) -> bool:
+    """Whether a Triton kernel has words in local memory."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from pebblesim.kernels.module import module_of
+
+    function = getattr(module_of(text), name)
+    types = dict.fromkeys(function.arg_names, "i32")
+    types |= {each: "*fp32" if each in vectors else "*bf16" for each in types if each.endswith("_ptr")}
+    divided = {(at,): [["tt.divisibility", 16]] for at, each in enumerate(types) if each.endswith("_ptr")}
+    source = ASTSource(function, signature=types, attrs=divided)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+    return ".local" in made.asm["ptx"]

@@ -20,6 +20,7 @@ from checkout import ROOT, TESTS  # noqa: E402
 from tensors import check_kernels  # noqa: E402
 
 from pebblesim.advice import cards, tiles  # noqa: E402
+from pebblesim.kernels.key_ranges import KeyRanges  # noqa: E402
 from pebblesim.operator.heads import apart as heads_apart, parts  # noqa: E402
 from pebblesim.operator.heads.parts import even_shares  # noqa: E402
 from pebblesim.operator.known.tape import noted  # noqa: E402
@@ -174,6 +175,37 @@ def test_gradients_of_parts_are_added_up(
     assert made["dK"].shape[:2] == (batch, kv_heads * number)
     assert many == dict.fromkeys(heads_apart.OF_KEYS, in_shares or number)
     assert "dV_tiles" not in interpreted[-1] and "dQ_tiles" in interpreted[-1]  # threads store dV and dK
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("schedule", ["flash2-backward-blocked", "backward-two-pass-blocked"])
+def test_parts_of_heads_read_the_ranges_of_their_batch(interpreted: list[str], monkeypatch: Any, schedule: str) -> None:
+    """Two batches with ranges of their own, among them queries without a key; none is that of another batch."""
+    monkeypatch.setattr(launching, "long_enough", lambda *given: True)
+    monkeypatch.setattr(launching, "parts_of_heads", lambda *given: 2)
+    offered = (*(each for each in tiles.HOPPER if each.schedule == "flash2-forward"), *OF_RANGES[schedule])
+    monkeypatch.setattr(tiles, "HOPPER", offered)
+    torch.manual_seed(5)
+    q, k, v = (torch.randn(2, heads, n, 32).half() for heads, n in ((8, 37), (2, 150), (2, 150)))
+    first = torch.stack([torch.tensor([0] * 12 + [90] * 25), torch.tensor([70] * 37)]).int()
+    end = torch.stack([torch.tensor([90] * 12 + [131] * 25), torch.tensor([70] * 4 + [71] * 33)]).int()
+    rest = (first, end, None, None, False, 0.2, 0.0, None, schedule == "backward-two-pass-blocked")
+    check_kernels([q, k, v, torch.randn(2, 8, 37, 32).half()], rest, True)
+    assert all("first_ptr" in text for text in interpreted) and "above_ptr + " in interpreted[-1]
+
+
+OF_RANGES = {
+    name: tuple(each for each in tiles.HOPPER if each.schedule == name and each.widths[0] == 1)
+    for name in ("flash2-backward-blocked", "backward-two-pass-blocked")
+}
+"""Kernels of narrow heads that read ranges."""
+
+
+def test_ranges_take_parts_where_a_forecast_takes_them_for_equal() -> None:
+    """The longest of several sequences is what a pass waits for, and the forecast is that of one sequence."""
+    dims, shared = (("n_q", 4 * 14848), ("n_k", 14848), ("d_k", 128), ("d_v", 128)), 4
+    for mask, number in ((KeyRanges(rows=shared), 4), (band_of(right=0, rows=shared), 1)):
+        assert parts.parts_of_heads(dims, 2, "bfloat16", Pattern(mask, shared), ROOM, H200) == number
 
 
 @pytest.mark.slow

@@ -6,7 +6,8 @@ of 64 rows (`plan`). Other launches are as in the Triton reading, and so are vec
 and the sizes that a text is for. Beyond the rows of a head the copy engine gives zeros, so no word of another head is
 read, and none that is not in the count; rows of d words are for d a multiple of 8.
 
-It is for no mask and for bands: causal ones and windows.
+It is for no mask and for bands: causal ones and windows. Kernels whose loop goes through all tiles without a table also
+read ranges of keys: a block streams the tiles that the ranges of its own rows meet, one at least.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from pebblesim.kernels.gluon.shares import SharesRoles, columns_of_tile
 from pebblesim.kernels.gluon.text import HELPERS, common
 from pebblesim.kernels.gluon.widths import divided
 from pebblesim.kernels.gluon.writer import GluonWriter
-from pebblesim.kernels.passes.bias import is_bias
+from pebblesim.kernels.key_ranges import KeyRanges
+from pebblesim.kernels.passes.bias import has_bias, is_bias
 from pebblesim.kernels.passes.fills import copied, filled_before
 from pebblesim.kernels.passes.in_parts import part_of, sums_between
 from pebblesim.kernels.passes.sequences_past import is_past, of_one
@@ -98,6 +100,8 @@ def gluon(
     """
     check(program, dtype, shared, softcap)
     _check_domain(program, sizes, dtype, mask, 1.0 if scale is None else scale, shared)
+    if isinstance(mask, KeyRanges) and has_bias(program):
+        raise refused(program, "Gluon kernels take no bias beside ranges of keys", OTHERWISE)
     if stages < 2:
         raise refused(program, "a ring of one stage would be waited for by itself", "take --stages 2 or more")
     program = part_of(program)

@@ -117,20 +117,22 @@ def rows_of(
         outgoing=(*(each.sent for each in additions), *_tables(loops, sizes, groups)),
         additions=additions,
         persistent=persistent,
+        back_and_forth=persistent,
     )
     _check_tiles(program, made, sizes)
     made = replace(made, buffers=_buffers(program, made, sizes))
     putting_off = replace(made, late=_late(made))
     if not made.additions and held(putting_off, sizes) <= made.most:
         made = putting_off
-    turns = 2 * (persistent and groups == 2 and _narrow(loop, made.late, sizes))
-    return replace(made, roomy=held(made, sizes) < made.most, turns=turns)
+    others = {node.target.tile for node in products(loop.body) if node not in made.late}
+    forward = bool(made.late) and len(others) == 1
+    turns = 2 * (forward and persistent and groups == 2 and _narrow(made.late, sizes))
+    return replace(made, roomy=held(made, sizes) < made.most, turns=turns, apart=forward and not turns)
 
 
-def _narrow(loop: ir.Loop, late: tuple[ir.Compute, ...], sizes: ir.Sizes) -> bool:
-    """Whether a loop has one product of scores, and narrow sums of others that are put off."""
-    widths = [padded(node.target.tile.ranges[-1], sizes) for node in late]
-    return len(products(loop.body)) == len(late) + 1 and 0 < max(widths, default=0) <= IN_TURNS
+def _narrow(late: tuple[ir.Compute, ...], sizes: ir.Sizes) -> bool:
+    """Whether sums that are put off are narrow."""
+    return max(padded(node.target.tile.ranges[-1], sizes) for node in late) <= IN_TURNS
 
 
 def _additions(

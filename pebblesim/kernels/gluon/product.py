@@ -39,7 +39,7 @@ class ProductRoles(PartsRoles):
         self.turned = self.nest.expr.left.transposed
         terms = self.setting.tables.tiled[self.left.read.tensor][0 if self.turned else 1]
         self.parts = terms // self.right.rows  # of a tile of terms
-        self.reserve("full", "free", "first", "end", "wide", "group", "rank", "place")
+        self.reserve("full", "free", "first", "end", "wide", "group", "rank")
         self.named_tile = self.number, self.scope.number_of(self.columns_of_grid.range)
 
     @property

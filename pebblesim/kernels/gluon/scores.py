@@ -46,7 +46,7 @@ class ScoresRoles(PartsRoles):
             self.special[self.before] = self._take
 
     @property
-    def in_turns(self) -> bool:
+    def staggered(self) -> bool:
         """Whether blocks begin with different ones of their tiles: under a mask, which makes these differ in length."""
         return self.scope.mask is not None and self.plan.persistent
 

@@ -18,6 +18,7 @@ from pebblesim.advice.tiles import Tiling
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import BYTES
 from pebblesim.kernels.gluon.shares import columns_of_tile, shares_of
+from pebblesim.kernels.key_ranges import KeyRanges
 from pebblesim.operator.pattern import Pattern
 from pebblesim.operator.planning import KEPT, STEPS, Dims, chosen, first_at, rounded_up
 
@@ -32,8 +33,12 @@ IN_PARTS = (
 LONG_ENOUGH = 3e-4
 """Seconds of a backward pass from which on heads are taken in parts: shorter ones wait for the host."""
 
-GAIN = 1.1
-"""Factor by which a pass is to be faster with its heads in parts, by the forecast."""
+GAIN, GAIN_IN_RANGES = 1.1, 1.0
+"""Factors by which a pass is to be faster with its heads in parts, by the forecast, without and with ranges of keys.
+
+A forecast for ranges takes sequences for one. The blocks of the longest of several take longer than others, and with
+its heads in parts a pass waits less for them.
+"""
 
 EVEN = 90
 """Per cent of the multiprocessors that have a share of the terms, from which on shares are taken: with 384 tiles of
@@ -63,7 +68,7 @@ def parts_of_heads(dims: Dims, heads: int, dtype: str, pattern: Pattern, room: i
     seconds = _together(dims, heads, dtype, pattern, room, card)
     if seconds is None:
         return 1
-    least, found = seconds / GAIN, 1
+    least, found = seconds / (GAIN_IN_RANGES if isinstance(pattern.mask, KeyRanges) else GAIN), 1
     for parts in (number for number in NUMBERS if pattern.shared % number == 0):
         own, some = of_part_of_heads(pattern, parts), sizes_of_part(dims, parts)
         made = chosen("backward", some, heads * parts, dtype, own, None, card)

@@ -18,7 +18,8 @@ from pebblesim.kernels.domains import GLUON, Call
 from pebblesim.kernels.key_ranges import ARGUMENTS
 from pebblesim.kernels.module import module_of
 from pebblesim.kernels.passes.sinks import SINKS
-from pebblesim.kernels.triton.triton import FAR, SHIFTED
+from pebblesim.kernels.passes.sums_of_sinks import SUMS_OF
+from pebblesim.kernels.triton.triton import APART, FAR, SHIFTED
 from pebblesim.operator.cuts import Cut
 from pebblesim.operator.heads import apart as heads_apart
 from pebblesim.operator.heads.parts import (
@@ -96,7 +97,9 @@ class Setting(NamedTuple):
     apart: dict[str, int] | None = None
 
 
-def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting: Setting) -> Any:
+def compute(
+    way: str, tensors: dict[str, Any], results: dict[str, Any], setting: Setting, sums_of: tuple[Any, Any] | None = None
+) -> Any:
     """Compute a pass for all heads at once or, where tables would take too much memory, for groups of heads.
 
     Args:
@@ -107,19 +110,21 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
             words from batch to batch.
         results: matrices that are written, by name: O, or dQ, dK and dV.
         setting: what is computed.
+        sums_of: of a backward pass, sinks and where their gradient may be written, (heads,) or (batch, heads).
 
     Returns:
-        L, (batch · kv_heads, n_q · shared), of a forward pass; of a backward pass with sinks the row sums of dO ∘ O,
-        less dL, in as many rows that may lie further apart, or in as many for each part of the heads; else None.
+        L, (batch · kv_heads, n_q · shared), of a forward pass; of a backward pass with sinks whose gradient was not
+        written the row sums of dO ∘ O, less dL, in as many rows that may lie further apart, or in as many for each part
+        of the heads; else None.
     """
     Q = tensors["Q"]
     if Q.is_cuda and Q.device.index != torch.cuda.current_device():
         with torch.cuda.device(Q.device):
-            return compute(way, tensors, results, setting)
+            return compute(way, tensors, results, setting, sums_of)
     given = {name: fitted(each) if each.dim() == 4 else each for name, each in tensors.items()}
     made = {name: each if fits(each) else room_for(each, each.shape[-1]) for name, each in results.items()}
     if way == "backward" and setting.apart is None and (number := groups_of(given, made, setting)) > 1:
-        rows = _heads_apart(given, made, setting, number)
+        rows = _heads_apart(given, made, setting, number, sums_of)
     else:
         choice, module, names, taken = _prepared(way, given, made, setting)
         if choice.cut is not None and way == "forward":
@@ -128,8 +133,10 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
             rows = _gradients_in_parts(module, names, given, made, setting, choice.cut)
         else:
             rounds, tiling = choice.forecast.rounds, choice.forecast.tiling
-            parts = {"apart": setting.apart} if setting.apart and rounds == 1 and tiling.gluon else {}
-            rows = _in_rounds(rounds, module, names, taken, made, setting.pattern.shared, parts)
+            beside: dict[str, Any] = {APART: setting.apart} if setting.apart and rounds == 1 and tiling.gluon else {}
+            if sums_of is not None and rounds == 1 and SUMS_OF in module.run.__code__.co_varnames:
+                beside[SUMS_OF] = sums_of
+            rows = _in_rounds(rounds, module, names, taken, made, setting.pattern.shared, beside)
     for name, each in results.items():
         if made[name] is not each:
             each.copy_(made[name][..., : each.shape[-1]])
@@ -147,7 +154,7 @@ def _in_rounds(
 ) -> Any:
     """Compute a pass for some heads after others, and return numbers of the rows of all, if there are some.
 
-    `beside`: arguments of `run` that are no tensors.
+    `beside`: arguments of `run` that are no tensors of heads; with `SUMS_OF` there are no numbers.
     """
     (batch, kv_heads), rows = next(given[name] for name in ("K", "C") if name in given).shape[:2], None
     parts = _parts(batch, kv_heads, batch * kv_heads // rounds)
@@ -158,7 +165,7 @@ def _in_rounds(
         of_part = _launched(module, names, some, room, beside)
         if of_part is not None:
             rows = _joined(rows, of_part, part, batch, kv_heads)
-    return rows
+    return None if SUMS_OF in beside else rows
 
 
 def groups_of(given: dict[str, Any], results: dict[str, Any], setting: Setting) -> int:
@@ -180,13 +187,15 @@ def groups_of(given: dict[str, Any], results: dict[str, Any], setting: Setting) 
     return 1 if parts > 1 and setting.workspace is None and _is_short(beside, Q.device) else parts
 
 
-def _heads_apart(given: dict[str, Any], results: dict[str, Any], setting: Setting, parts: int) -> Any:
+def _heads_apart(
+    given: dict[str, Any], results: dict[str, Any], setting: Setting, parts: int, sums_of: tuple[Any, Any] | None
+) -> Any:
     """Compute a backward pass whose heads that share keys are in parts."""
     shared = setting.pattern.shared
     sums = dict.fromkeys(heads_apart.OF_KEYS, parts)
     own = setting._replace(pattern=of_part_of_heads(setting.pattern, parts), apart=sums)
     made = heads_apart.room_for_parts(results, parts)
-    rows = compute("backward", heads_apart.given_to_parts(given, shared, parts), made, own)
+    rows = compute("backward", heads_apart.given_to_parts(given, shared, parts), made, own, sums_of)
     heads_apart.add_up(made, results, sums)
     return rows
 
@@ -225,7 +234,7 @@ def _gradients_in_parts(
     spans, rows = [*zip(cut.spans, cut.keys(pattern, n_k), strict=True)], None
     for at_once in _parts(batch, kv_heads, cut.kv_heads):
         of_heads, into = (_of_part(each, at_once, pattern.shared, kv_heads) for each in (given, made))
-        sums = {name: torch.zeros(into[name].shape, dtype=torch.float32, device=into[name].device) for name in SUMS}
+        sums = {name: into[name].new_empty(into[name].shape, dtype=torch.float32).fill_(0.0) for name in SUMS}
         for first, (queries, keys) in product(range(0, pattern.shared, cut.heads), spans):
             heads = slice(first, first + cut.heads)
             part = partial(_of_cut, pattern.shared, heads, queries, keys)
@@ -236,7 +245,8 @@ def _gradients_in_parts(
                 if rows is None:
                     rows = fresh(found[SHIFTED].new_empty((batch, kv_heads, n, pattern.shared)))
                 there = rows[*at_once, queries, heads]
-                there.copy_(found[SHIFTED][:, : there[0, 0].numel()].reshape(there.shape))
+                of_part = found[SHIFTED][:, : there[0, 0].numel()]
+                there.copy_(of_part.unflatten(1, there.shape[2:]).unflatten(0, there.shape[:2]))
         for name, each in sums.items():
             _rounded(each, into[name], into[name].shape[1])
     return None if rows is None else rows.view(batch * kv_heads, n * pattern.shared)
@@ -245,7 +255,8 @@ def _gradients_in_parts(
 def _of_cut(shared: int, heads: slice, queries: slice, keys: int, name: str, x: Any) -> Any:
     """A part's rows of a matrix, or of numbers of the rows of each KV head; `heads`: of those that share keys."""
     if x.dim() < 4:
-        return x.unflatten(1, (-1, shared))[:, queries, heads].flatten(1).contiguous()
+        part = x.unflatten(1, (-1, shared))[:, queries, heads]
+        return (part if part.is_contiguous() else fresh(part.new_empty(part.shape)).copy_(part)).flatten(1)
     if name not in OF_QUERIES:
         return x[:, :, :keys]
     return x[:, heads if heads.stop - heads.start < shared else slice(None), queries]
@@ -317,7 +328,7 @@ def _joined(whole: Any, made: Any, part: Part, batch: int, kv_heads: int) -> Any
     if made.shape[0] == batch * kv_heads:
         return made
     if whole is None:
-        whole = fresh(torch.empty((batch * kv_heads, made.shape[1]), dtype=made.dtype, device=made.device))
+        whole = fresh(made.new_empty((batch * kv_heads, made.shape[1])))
     there = whole.unflatten(0, (batch, kv_heads))[part]
     there.copy_(made.view(there.shape))
     return whole
