@@ -8,7 +8,8 @@ seed draws, and for some others, `attention` is timed with gradients: on the car
 kernel, with so many parts of the heads. With `--groups`, groups of 8 heads have keys and values of d = 96 to 256. A row
 has the times in microseconds, TFLOP/s of useful operations, errors against float64, and whether a
 second call gives the same bits; `rested` has both passes with a pause before each call, and `load` the clock, the
-power and the kernels while calls run one after the other. What is there is not measured again. `--table` shows the rows, without a GPU.
+power and the kernels while calls run one after the other. What is there is not measured again. `--table` shows the
+rows, without a GPU.
 """
 
 from __future__ import annotations
