@@ -80,12 +80,12 @@ def room_for_parts(results: dict[str, Any], parts: int) -> dict[str, Any]:
 
 def add_up(made: dict[str, Any], results: dict[str, Any], sums: Mapping[str, int] | None = None) -> None:
     """Write the gradients of keys: sums of their parts in order, rounded once; `sums`: of so many, the first ones."""
-    each = [(made[name], results[name]) for name in OF_KEYS]
-    many = [parts.shape[1] // x.shape[1] for parts, x in each] if sums is None else [sums[name] for name in OF_KEYS]
-    if layout.on_gpu(each[0][1]):
-        from pebblesim.operator.heads.kernels import add_up as add_up_on_gpu
+    for name in OF_KEYS:
+        parts, x = made[name], results[name]
+        many = parts.shape[1] // x.shape[1] if sums is None else sums[name]
+        if layout.on_gpu(x):
+            from pebblesim.operator.heads.kernels import add_up as add_up_on_gpu
 
-        add_up_on_gpu(*((*both, number) for both, number in zip(each, many, strict=True)))
-        return
-    for (parts, x), number in zip(each, many, strict=True):
-        x.copy_(parts.unflatten(1, (x.shape[1], -1))[:, :, :number].sum(2))
+            add_up_on_gpu(parts, x, many)
+        else:
+            x.copy_(parts.unflatten(1, (x.shape[1], -1))[:, :, :many].sum(2))
