@@ -30,7 +30,14 @@ PARTS = {
     ),
     "tensors in memory": ("tables", "strides"),
     "Triton": ("triton/triton", "triton/kernel", "triton/grid", "triton/copies"),
-    "bias, sinks": ("passes/bias", "passes/bias_stays", "passes/sequences", "passes/sequences_past", "passes/sinks"),
+    "bias, sinks": (
+        "passes/bias",
+        "passes/bias_stays",
+        "passes/sequences",
+        "passes/sequences_past",
+        "passes/sinks",
+        "passes/sums_of_sinks",
+    ),
     "Gluon: blocks, roles, text": (
         *(
             "gluon/gluon",
@@ -45,8 +52,15 @@ PARTS = {
         ),
         "gluon/writer",
     ),
-    "Gluon: rows": ("gluon/consumer", "gluon/tables"),
-    "Gluon: scores, products": ("gluon/parts", "gluon/parts_plan", "gluon/scores", "gluon/product", "passes/in_parts"),
+    "Gluon: rows": ("gluon/consumer", "gluon/tables", "gluon/turns"),
+    "Gluon: scores, products": (
+        "gluon/parts",
+        "gluon/parts_plan",
+        "gluon/scores",
+        "gluon/product",
+        "gluon/shares",
+        "passes/in_parts",
+    ),
     "Gluon: columns": ("gluon/columns", "gluon/columns_plan"),
     "Gluon: bias": ("gluon/sequences", "gluon/sequences_plan", "gluon/gradients"),
     "rules of Gluon programs": ("rules",),

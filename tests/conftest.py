@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +115,22 @@ def browser() -> Iterator[Any]:
         chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield chromium
         chromium.close()
+
+
+@pytest.fixture
+def offline(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Open windows without a network: their pages may ask for files alone, and nothing may go wrong in them."""
+    windows, asked, wrong = [], list[str](), list[str]()
+
+    def window(**look: Any) -> Any:
+        made = browser.new_context(**look, offline=True)
+        made.on("request", lambda request: asked.append(request.url))
+        made.on("weberror", lambda error: wrong.append(str(error.error)))
+        windows.append(made)
+        return made
+
+    yield window
+    assert wrong == []
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    for each in windows:
+        each.close()

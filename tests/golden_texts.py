@@ -86,9 +86,8 @@ class Case:
         schedule = schedule if schedule.problem.rectangle is None else schedule.in_dims(schedule.problem.rectangle.dims)
         program = schedule.program if mask is None else schedule.masked
         program = biased(program) if self.bias else program
-        options = {**tiling.options, "scale": 0.125, "shared": self.shared, "dense": self.dense}
+        options = {**tiling.options_under(mask), "scale": 0.125, "shared": self.shared, "dense": self.dense}
         if tiling.gluon:
-            options["persistent"] &= mask is None
             return gluon(program, self.sizes, mask=mask, softcap=self.softcap, **options)
         far = self.far if self.shared else None
         return triton(program, self.sizes, mask=mask, far=far, softcap=self.softcap, **options)
@@ -131,15 +130,16 @@ class Shared:
 
 @dataclass(frozen=True)
 class AtOnce:
-    """dQ and dB of a bias that sequences share, in one kernel for Hopper."""
+    """dQ and dB of a bias that sequences share, in one kernel for Hopper; `onward`: behind other keys."""
 
     n: int = EVEN
+    onward: bool = False
 
     def text(self) -> str:
         """The source."""
         schedule = get("backward-two-pass-blocked")
         assert schedule.problem.rectangle is not None
-        program = gradients_at_once(biased(schedule.in_dims(schedule.problem.rectangle.dims).program))
+        program = gradients_at_once(biased(schedule.in_dims(schedule.problem.rectangle.dims).program), self.onward)
         sizes = {
             "n_q": self.n,
             "n_k": self.n,
@@ -206,15 +206,18 @@ GOLDENS = {
     "gluon-forward-causal": Case(H_FORWARD, 64, "causal", EVEN, 1),
     "gluon-forward-window-ragged-shared": Case(H_FORWARD, 64, "window", RAGGED, 4, at_end=True),
     "gluon-forward-softcap-causal": Case(H_FORWARD, 64, "causal", EVEN, 1, softcap=50.0),
+    "gluon-forward-ranges-ragged-shared": Case(H_FORWARD, 64, "ranges", RAGGED, 4),
     "gluon-latent-ragged-shared": Case(H_LATENT, 512, None, RAGGED, 128),
     "gluon-stored": Case(H_STORED, 128, None, EVEN, 1),
     "gluon-stored-causal-ragged": Case(H_WIDE, 512, "causal", RAGGED, 1),
     "gluon-backward": Case(H_BACKWARD, 128, None, EVEN, 1),
     "gluon-backward-causal-ragged-shared": Case(H_BACKWARD, 128, "causal", RAGGED, 4),
+    "gluon-backward-ranges-ragged-shared": Case(H_BACKWARD, 128, "ranges", RAGGED, 4),
     "gluon-pairs": Case(H_PAIRS, 128),
     "gluon-pairs-window-ragged-shared": Case(H_PAIRS, 128, "window", RAGGED, 2),
     "gluon-two-pass-ragged": Case(H_TWO_PASS, 64, None, RAGGED, 1),
     "gluon-two-pass-causal": Case(H_TWO_PASS, 64, "causal"),
+    "gluon-two-pass-ranges": Case(H_TWO_PASS, 64, "ranges"),
     "gluon-dS-stored": Case(H_DS_STORED, 128),
     "gluon-dS-stored-causal-ragged-shared": Case(H_DS_STORED, 96, "causal", RAGGED, 4),
     "gluon-forward-bias-causal-ragged": Case(H_FORWARD, 64, "causal", RAGGED, bias=True),
@@ -224,6 +227,7 @@ GOLDENS = {
     "triton-bias-two-pass-of-two": Shared(False, RAGGED, 2),
     "gluon-bias-gradients": AtOnce(),
     "gluon-bias-gradients-ragged": AtOnce(RAGGED),
+    "gluon-bias-gradients-onward": AtOnce(RAGGED, True),
     "gluon-two-pass-softcap-ragged": Case(H_TWO_PASS, 64, None, RAGGED, 1, softcap=30.0),
     "cuda-small-cache": InCuda("small-cache"),
     "cuda-large-cache-workers": InCuda("large-cache", 4),
@@ -246,12 +250,12 @@ def offered() -> dict[str, Tiling]:
 
 def cases(tiling: Tiling) -> Iterator[Case]:
     """The kernels of a tiling whose text is hashed: masks, lengths, heads that share keys, widths."""
-    least, most = tiling.widths
+    (least, most), ranged = tiling.widths, not tiling.gluon or KeyRanges in tiling.domain.masks
     narrow = max(least, 3 * most // 4 // 8 * 8, 16)
     for d, mask, n, shared in (
         *((most, mask, n, shared) for mask in (None, "causal", "window") for n in (EVEN, RAGGED) for shared in (0, 4)),
         *((narrow, mask, RAGGED, 1) for mask in (None, "causal", "both")),
-        *((most, "ranges", n, shared) for n, shared in ((EVEN, 1), (RAGGED, 4)) if not tiling.gluon),
+        *((most, "ranges", n, shared) for n, shared in ((EVEN, 1), (RAGGED, 4)) if ranged),
     ):
         yield Case(tiling, d, mask, n, shared)
     yield Case(tiling, most, "window", 1000, 3 - tiling.gluon, dense=False, at_end=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -18,16 +19,19 @@ from checkout import ROOT
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from native_library import library_in_cpp  # noqa: E402
 from stand_in_card import NUMBERS, TYPES, Card, arguments, kernel  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.runtime import driver, jit  # noqa: E402
 
 from pebblesim.advice import cards  # noqa: E402
+from pebblesim.gpu.torch import attention  # noqa: E402
 from pebblesim.operator import masks, operators, sequences  # noqa: E402
-from pebblesim.operator.known import direct, eager, lengths, recorded  # noqa: E402
+from pebblesim.operator.bias import bias, gradient, operators as biased_operators, pairs, with_bias  # noqa: E402
+from pebblesim.operator.known import direct, eager, known, lengths, native, recorded  # noqa: E402
 from pebblesim.operator.known.recent import Recent  # noqa: E402
-from pebblesim.operator.launching import launch, launching, layout  # noqa: E402
+from pebblesim.operator.launching import compiling, launch, launching, layout  # noqa: E402
 from pebblesim.operator.launching.launching import loaded  # noqa: E402
 
 # A module's folder is deleted with it, when the cache of modules is cleared.
@@ -41,8 +45,13 @@ KINDS: dict[str, tuple[int, int, int, int, bool]] = {
     **{f"n = {n}, d = {d}, causal": (2, 8, n, d, False) for d in (64, 128, 256, 512) for n in (512, 511)},
     "16 heads on 2, n = 511, d = 128, causal": (1, 16, 511, 128, False),
     "packed, n = 511, d = 128": (1, 8, 511, 128, True),
+    "sinks, n = 511, d = 128, causal": (2, 8, 511, 128, False),
+    "sinks, 16 heads on 2, n = 511, d = 64, causal": (1, 16, 511, 64, False),
 }
-"""Batches, heads, tokens, head dimension, and whether sequences are packed."""
+"""Batches, heads, tokens, head dimension, and whether sequences are packed. With sinks, they have a gradient."""
+
+WITH_BIAS = {f"a bias of {R} sequences, 4 heads, n = {n}, d = 32": (R, n) for R, n in ((256, 384), (64, 768))}
+"""Sequences that share a bias with a gradient, and tokens."""
 
 
 def patch(patched: pytest.MonkeyPatch) -> Card:
@@ -75,6 +84,13 @@ def patch(patched: pytest.MonkeyPatch) -> Card:
     patched.setattr(recorded, "driver", lambda: card.driver)
     for module in (sequences, lengths):
         patched.setattr(module, "promise", promise)
+    for module in (bias, pairs):
+        patched.setattr(module, "card_of", lambda *given: cards.card("H200"))
+    for module in (gradient, pairs):
+        patched.setattr(module, "on_gpu", lambda x: True)
+    patched.setattr(pairs, "multiprocessors", lambda device: 132)
+    patched.setattr(biased_operators, "check_triton", lambda: None)
+    patched.setattr(torch.cuda, "device", lambda device: nullcontext())
     for name in ("_KEPT", "_SEEN", "_KINDS"):
         patched.setattr(recorded, name, Recent(100))
     loaded.cache_clear()
@@ -131,15 +147,35 @@ def row(name: str) -> str:
     starts = torch.tensor([0, 100, 300, n], dtype=torch.int32) if packed else None
     limited = masks.Asked(None, None, None, 0, False, d**-0.5, 0.0, None, False)
     asked = limited if starts is None else limited._replace(right=None)
-    inputs = Q, K, V, None, *((None, None) if starts is None else (starts, None, None))
+    sinks = torch.empty(heads, dtype=torch.bfloat16) if name.startswith("sinks") else None
+    inputs = Q, K, V, sinks, *((None, None) if starts is None else (starts, None, None))
     function = operators.without_notes if starts is None else eager._with_ranges
 
     def forward() -> Any:
         return recorded.made(function, inputs, asked[2:])
 
     out, L, *ranges = forward()
-    saved = Q, K, V, out, L, None, *(ranges or (None, None))
-    backward = partial(recorded.made, *eager._backward(dO, None, saved, False, asked[2:])[1:])
+    saved = Q, K, V, out, L, sinks, *(ranges or (None, None))
+    backward = partial(recorded.made, *eager._backward(dO, None, saved, sinks is not None, asked[2:])[1:])
+    return line(name, forward, backward)
+
+
+def row_with_bias(name: str) -> str:
+    """A line of the table, of a call with a bias and its gradient."""
+    sequences, n = WITH_BIAS[name]
+    Q, K, V, dO = (torch.empty(sequences, 4, n, 32, dtype=torch.bfloat16) for _ in range(4))
+    x, limits = (Q, K, V, torch.empty(1, 1, 4, n, n, dtype=torch.bfloat16)), (sequences, None, None, False, 32**-0.5)
+    forward = partial(recorded.made, biased_operators.biased_without_notes, x, limits)
+    saved = dO, None, *x, *forward()
+    return line(
+        name,
+        forward,
+        partial(recorded.made, biased_operators.gradients_of_biased_without_notes, saved, (True, *limits)),
+    )
+
+
+def line(name: str, forward: Any, backward: Any) -> str:
+    """The line of a call."""
     both = counted(forward), counted(backward)
     cells = (f"{kernels} + {others}, {memory}" for kernels, others, memory in both)
     return f"| {name} | {' | '.join(cells)} |"
@@ -152,12 +188,55 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Card]:
     loaded.cache_clear()
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [*KINDS, *WITH_BIAS])
 def test_a_call_asks_of_the_host_what_the_page_says(card: Card, name: str) -> None:
-    assert row(name) in PAGE.read_text(encoding="utf-8").splitlines()
+    made = row(name) if name in KINDS else row_with_bias(name)
+    assert made in PAGE.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.slow
+def test_a_call_with_a_bias_is_one_function_of_the_library(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With gradients and without, once its passes are known; with L, Python asks for each pass."""
+    told, at_once, by_python = Card(), list[bool](), Counter[str]()
+    told.kinds = TYPES
+    monkeypatch.setattr(recorded, "driver", lambda: told.driver)
+    monkeypatch.setattr(native, "library", library_in_cpp())
+    monkeypatch.setattr(compiling, "can", lambda: False)
+    for name in ("_CHECKED", "_ALIKE"):
+        monkeypatch.setattr(eager, name, Recent(100))
+    whole, later = known.Known.at_once, with_bias._gradients
+    monkeypatch.setattr(
+        known.Known, "at_once", lambda *given: at_once.append((out := whole(*given)) is not None) or out
+    )
+    monkeypatch.setattr(with_bias, "_gradients", lambda *given: by_python.update(["gradients"]) or later(*given))
+    x = [torch.zeros(6, 4, 64, 32, dtype=torch.bfloat16, requires_grad=True) for _ in "QKV"]
+    pair = torch.zeros(1, 4, 64, 64, dtype=torch.bfloat16, requires_grad=True)
+
+    def both(**options: Any) -> list[Any]:
+        out = attention(*x, bias=pair, **options)
+        O = out[0] if options else out
+        return [O, *torch.autograd.grad(O, [*x, pair], torch.ones_like(O))]
+
+    for _ in range(7):
+        found = both()
+    assert at_once[-2:] == [True, True]
+    assert [each.shape for each in found] == [x[0].shape] * 4 + [pair.shape]
+    by_python.clear()
+    launched = len(told.launches)
+    both()
+    assert len(told.launches) == launched + 6 and not by_python
+    with torch.no_grad():
+        for _ in range(4):
+            attention(*x, bias=pair)
+    assert at_once[-2:] == [True, True]
+    asked = len(at_once)
+    for _ in range(4):
+        assert attention(*x, bias=pair, return_lse=True)[1].shape == (6, 4, 64)
+        both(return_lse=True)
+    assert len(at_once) == asked
 
 
 if __name__ == "__main__":
     with pytest.MonkeyPatch.context() as patched:
         patch(patched)
-        print(*map(row, KINDS), sep="\n")
+        print(*map(row, KINDS), *map(row_with_bias, WITH_BIAS), sep="\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,12 +30,17 @@ class Watched(TorchDispatchMode):
         if name == "fill_":
             self.noted.append(("fill", args[0].data_ptr(), args[0].numel()))
         elif name == "copy_":
-            to, of = (x.view(x.shape[-2:]) if x.dim() > 2 and x.shape[:-2].numel() == 1 else x for x in args)
-            apart = [4 * (x.stride(0) if x.shape[0] > 1 else x.shape[1]) for x in (of, to)]
-            where = [place for x, pitch in zip((of, to), apart, strict=True) for place in (x.data_ptr(), pitch)]
-            self.noted.append(("copy", *where, to.shape[1] * 4, to.shape[0]))
+            to, of = args
+            for at in product(*map(range, to.shape[:-2])):  # a matrix after the other
+                self._copied(to[at], of[at])
         self.kept.append(function(*args, **(kwargs or {})))
         return self.kept[-1]
+
+    def _copied(self, *matrices: Any) -> None:
+        to, of = matrices
+        apart = [4 * (x.stride(0) if x.shape[0] > 1 else x.shape[1]) for x in (of, to)]
+        where = [place for x, pitch in zip((of, to), apart, strict=True) for place in (x.data_ptr(), pitch)]
+        self.noted.append(("copy", *where, to.shape[1] * 4, to.shape[0]))
 
 
 class Told:

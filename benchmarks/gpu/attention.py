@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -98,14 +99,8 @@ def measured(
     def theirs_of_repeated() -> Any:
         return torch.nn.functional.scaled_dot_product_attention(*repeated(), is_causal=causal)
 
-    x = [each.detach().double().requires_grad_() for each in (q, k, v)]
-    K, V = (each.repeat_interleave(HEADS // kv_heads, 1) for each in x[1:])
-    S = x[0] @ K.mT * d_k**-0.5
-    if causal:
-        S = S.masked_fill(torch.ones(n, n_k, device="cuda", dtype=torch.bool).triu(1), -torch.inf)
-    O = torch.softmax(S, -1) @ V
-    true = dict(zip(("O", "dQ", "dK", "dV"), (O, *torch.autograd.grad(O, x, dO.double())), strict=True))
-    row: dict[str, Any] = {"largest_score": float(S.detach()[S.detach().isfinite()].abs().max())}
+    true, largest_score = by_definition(torch, (q, k, v), dO, causal)
+    row: dict[str, Any] = {"largest_score": largest_score}
     contenders = {"ours": ours, "torch": theirs}
     row["kernel"] = kernel(torch, (q, k, v), **asked)
     if kv_heads != HEADS:  # PyTorch may have no kernel of 16-bit words for shared heads
@@ -121,16 +116,30 @@ def measured(
         row[key] = max(row["ours"][each] / max(row[name][each], 1e-9) for each in true)
     row["plan"] = str(plan(n, d_k, 2 * HEADS, n_k=n_k, d_v=d_v, dtype=dtype, is_causal=causal))
     if time:
-        from triton.testing import do_bench
-
-        for name, call in contenders.items():
-            out = call()
-            forward = do_bench(call, warmup=10, rep=60, return_mode="median")
-            back = do_bench(
-                lambda out=out: torch.autograd.grad(out, (q, k, v), dO, retain_graph=True), return_mode="median"
-            )
-            row[f"{name}_ms"] = [forward, back]
+        row |= {f"{name}_ms": milliseconds(torch, call, (q, k, v), dO) for name, call in contenders.items()}
     return row
+
+
+def by_definition(torch: Any, tensors: tuple[Any, ...], dO: Any, causal: bool) -> tuple[dict[str, Any], float]:
+    """O, dQ, dK and dV in float64, and the largest score."""
+    x = [each.detach().double().requires_grad_() for each in tensors]
+    K, V = (each.repeat_interleave(x[0].shape[1] // each.shape[1], 1) for each in x[1:])
+    S = x[0] @ K.mT * K.shape[-1] ** -0.5
+    if causal:
+        S = S.masked_fill(torch.ones(S.shape[-2:], device=S.device, dtype=torch.bool).triu(1), -torch.inf)
+    O = torch.softmax(S, -1) @ V
+    true = dict(zip(("O", "dQ", "dK", "dV"), (O, *torch.autograd.grad(O, x, dO.double())), strict=True))
+    return true, float(S.detach()[S.detach().isfinite()].abs().max())
+
+
+def milliseconds(torch: Any, call: Callable[[], Any], tensors: tuple[Any, ...], dO: Any) -> list[float]:
+    """Times of both passes of a call."""
+    from triton.testing import do_bench
+
+    out = call()
+    forward = do_bench(call, warmup=10, rep=60, return_mode="median")
+    back = do_bench(lambda: torch.autograd.grad(out, tensors, dO, retain_graph=True), return_mode="median")
+    return [forward, back]
 
 
 def kernel(torch: Any, tensors: tuple[Any, ...], **asked: bool) -> str:

@@ -274,6 +274,21 @@ def table(rows: list[dict[str, Any]]) -> None:
         print(f"{way}: {name} {geometric_mean(values):.2f} times ours, {min(values):.2f} to {max(values):.2f}")
 
 
+def beside(rows: list[dict[str, Any]], others: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows, each with who was timed for the same layer in other rows alone."""
+    of_layers = {(row["seed"], row["number"]): row for row in others if row["kind"] == "time"}
+    made = []
+    for row in rows:
+        other = of_layers.get((row["seed"], row["number"])) if row["kind"] == "time" else None
+        named = {} if other is None else {name: other[name] | row[name] for name in ("forward", "both", "peak_mib")}
+        made.append(row | named)
+    return made
+
+
+def _read(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, default=Path(__file__).with_suffix(".jsonl"))
@@ -283,11 +298,11 @@ def main() -> None:
     parser.add_argument("--openfold3", nargs="*", default=(), metavar="RELEASE=FILE", help="evoformer.py of a wheel")
     parser.add_argument("--time-limit", type=float, default=120.0, help="seconds after which nothing new is begun")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--beside", type=Path, help="rows of the same layers, with who is not among those of -o")
     asked, began = parser.parse_args(), time.monotonic()
-    text = asked.output.read_text(encoding="utf-8") if asked.output.exists() else ""
-    rows = [json.loads(line) for line in text.splitlines()]
+    rows = _read(asked.output)
     if asked.table:
-        return table(rows)
+        return table(beside(rows, [] if asked.beside is None else _read(asked.beside)))
     import torch
 
     asked.output.parent.mkdir(parents=True, exist_ok=True)
@@ -308,8 +323,12 @@ def measured(torch: Any, asked: argparse.Namespace, rows: list[dict[str, Any]], 
         said = {name: row[name] for name in ("refused", "errors") if name in row}
         print(f"{time.monotonic() - began:6.1f} s", row["kind"], row.get("number", ""), said, flush=True)
 
+    from pebblesim.operator.known import native
+
+    if asked.shapes and (thread := native.begin()) is not None:
+        thread.join()  # the library that makes known calls: it is compiled once for a machine
     known = {(row["kind"], row.get("seed"), row.get("number")) for row in rows}
-    device = {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
+    device = {"card": torch.cuda.get_device_name(), "torch": torch.__version__, "library": native.state()}
     openfold = {release: Path(path) for release, path in (each.split("=", 1) for each in asked.openfold3)}
     todo: list[tuple[Callable[..., Any], dict[str, Any]]] = [
         *((judged, drawn_call(asked.seed, number)) for number in range(asked.calls)),

@@ -3,8 +3,8 @@
     python benchmarks/gpu/bias_bytes.py --seed 1 --calls 8 -o bias_bytes.jsonl
 
 A seed draws layers: lengths that are even or not, heads, sequences that share a bias, and how many of these are at a
-time; or, as 0 at a time, layers of 384 for which one kernel computes dQ and dB. Nsight Compute reads the counters of
-each kernel of both passes. A row is one kernel of one layer.
+time; or, as 0 at a time, layers of the kernels for Hopper, in which rows of the bias stay. Nsight Compute reads the
+counters of each kernel of both passes. A row is one kernel of one layer.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -25,15 +26,16 @@ from profiler import under_profiler
 from pebblesim.kernels.tables import moved_words
 from pebblesim.kernels.words import moved_bytes
 from pebblesim.launches.launches import launches
-from pebblesim.operator.bias import bias as kernels, pairs, programs
+from pebblesim.operator.bias import bias as kernels, gradient, pairs, programs
 
 METRICS = {"l1tex__m_xbar2l1tex_read_bytes.sum": "read", "l1tex__m_l1tex2xbar_write_bytes.sum": "written"}
 SCALE = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
-MARK, OTHERS = "spin_kernel", ("::", "transposes")
+MARK, OTHERS = "spin_kernel", ("::", "transposes", "sums")
 """The kernel that stands between two layers, and what names of kernels have that are no launch of a schedule."""
 
 PASSES = {"O": programs.FORWARD, "dQ": programs.OF_QUERIES, "dK, dV": programs.ACROSS, "dB": programs.OF_BIAS}
-AT_ONCE = {"O": programs.FORWARD, "v": programs.OF_V, "dK, dV": programs.ACROSS, "dQ, dB": programs.AT_ONCE}
+HOPPER = {"O": programs.FORWARD, "v": programs.OF_V, "dK, dV": programs.ACROSS}
+"""Kernels of both passes; dQ and dB of the latter are launched for some keys after others."""
 
 
 class Layer(NamedTuple):
@@ -54,29 +56,56 @@ class Layer(NamedTuple):
             found[words, width] = programs.Tilings(*several, each.of_bias)
         return found
 
-    def counted(self) -> Iterator[tuple[str, dict[str, int]]]:
-        """Bytes of each kernel, by its launch, in the order in which they run; of all heads and sequences."""
-        for name, which in (PASSES if self.at_a_time else AT_ONCE).items():
+    def counted(self, units: int) -> Iterator[tuple[str, dict[str, int]]]:
+        """Bytes of each kernel, by its launch, in the order in which they run; of all heads and sequences.
+
+        `units`: multiprocessors of the card.
+        """
+        if not self.at_a_time:
+            yield from self._of_hopper(units)
+            return
+        for name, which in PASSES.items():
             with patch.object(programs, "TILINGS", self.tilings):
-                if which == programs.AT_ONCE:
-                    made = programs.at_once(self.n)
-                else:
-                    made = programs.kernels_of(which, "16 bits", self.d)
-            program, at_once = programs.program(which, made), max(1, self.at_a_time)
-            sizes = {"n_q": self.n, "n_k": self.n, "d_k": self.d, "d_v": self.d, **made.tiling.blocks}
-            if name in ("dB", "dQ, dB"):
-                at_once = sizes["B_R"] = self.sequences
-            sizes["R"] = at_once
-            times = self.heads * (self.sequences // at_once)
-            for launch in launches(program, masked=True, repeated=True):
-                phase = next(each for each in program.phases if each.name == launch.name)
-                alone = programs.part_of(program, (phase.name,))
-                moved = moved_bytes(alone, words := moved_words(alone, sizes), "bfloat16")
-                of_sums = 2 * words["dB"][1] if which == programs.AT_ONCE else 0  # which are in float32
-                yield launch.name, {"read": times * moved.reads, "written": times * (moved.writes + of_sums)}
+                made = programs.kernels_of(which, "16 bits", self.d)
+            at_once = self.sequences if name == "dB" else self.at_a_time
+            yield from self._moved(which, made, at_once)
+
+    def _moved(
+        self, which: int, made: programs.Kernels, at_once: int, keys: int = 0, more: tuple[int, int] = (0, 0)
+    ) -> Iterator[tuple[str, dict[str, int]]]:
+        """Bytes of each launch of a pass of so many keys, or all; `more`: bytes that are read and written beside."""
+        program = programs.program(which, made)
+        sizes = {"n_q": self.n, "n_k": keys or self.n, "d_k": self.d, "d_v": self.d, **made.tiling.blocks}
+        sizes |= {"R": at_once, "B_R": at_once}
+        times = self.heads * (self.sequences // at_once)
+        for launch in launches(program, masked=True, repeated=True):
+            alone = programs.part_of(program, (launch.name,))
+            moved = moved_bytes(alone, moved_words(alone, sizes), "bfloat16")
+            yield launch.name, {"read": times * moved.reads + more[0], "written": times * moved.writes + more[1]}
+
+    def _of_hopper(self, units: int) -> Iterator[tuple[str, dict[str, int]]]:
+        """Those of the kernels for Hopper: blocks that have some of a head's sequences read its rows of the bias."""
+        tiles, every = -(-self.n // 64), self.heads * self.sequences
+        for which in HOPPER.values():
+            stays = which in programs.STAYING and self.n <= programs.MOST_STAYING[which]
+            made = programs.STAYING[which] if stays else programs.kernels_of(which, "16 bits", self.d)
+            each = max(-(-every // max(units // tiles, 1)), made.sequences)
+            begun = len({*range(0, every, self.sequences), *range(0, every, each)})
+            at_once = self.sequences if stays else 1
+            yield from self._moved(which, made, at_once, more=(2 * (begun - self.heads) * self.n**2 * stays, 0))
+        parts = programs.parts_at_once(self.n, self.sequences, self.heads, units)
+        number, spans = sum(map(parts.of, range(self.heads))), programs.spans(self.n)
+        for at, span in enumerate(spans):
+            keys, last = span.stop - span.start, span is spans[-1]
+            pairs_of_part = self.n * keys
+            dQ = 2 * every * self.n * self.d * (not last)  # in float32
+            dB = (4 * number - 2 * self.heads) * pairs_of_part
+            more = 2 * (number - self.heads) * pairs_of_part, dB + dQ
+            which = programs.ONWARD if at else programs.AT_ONCE
+            yield from self._moved(which, programs.at_once(keys), self.sequences, keys, more)
 
     def call(self) -> None:
-        """Both passes, by kernels, of one part of the sequences."""
+        """Both passes, by kernels: of Triton's with one part of the sequences."""
         import torch
 
         shape = self.sequences, self.heads, self.n, self.d
@@ -85,16 +114,23 @@ class Layer(NamedTuple):
         out = torch.empty_like(q)
         made, dB = tuple(map(torch.empty_like, (q, k, v))), torch.empty_like(b)
         asked = pairs.Limits(self.sequences, None, None, False, self.d**-0.5)
-        one = patch.multiple(
-            kernels,
-            _parts=lambda *given: 1,
-            multiprocessors=lambda device: 1,
-            _at_once=lambda *given: not self.at_a_time,
-        )
-        of_triton = patch.object(programs, "staying", lambda *given: None)
-        with one, of_triton, patch.object(programs, "TILINGS", self.tilings):
+        with ExitStack() as patched:
+            for module, name, value in self._forced():
+                patched.enter_context(patch.object(module, name, value))
             lse = kernels.forward(q, k, v, b, None, out, asked)
             kernels.backward(dO, None, q, k, v, b, out, lse, None, made, dB, asked)
+
+    def _forced(self) -> Iterator[tuple[Any, str, Any]]:
+        """What is patched so that a layer has its kernels: modules, names, and values."""
+        yield kernels, "_at_once", lambda *given: not self.at_a_time
+        if self.at_a_time:
+            yield gradient, "_parts", lambda *given: 1
+            yield pairs, "multiprocessors", lambda device: 1
+            yield programs, "staying", lambda *given: None
+            yield programs, "TILINGS", self.tilings
+        else:
+            yield programs, "FEWEST_STAYING", dict.fromkeys(programs.STAYING, 0.0)
+            yield programs, "MOST_BESIDE", 200.0
 
 
 def drawn(seed: int, number: int) -> Layer:
@@ -104,7 +140,7 @@ def drawn(seed: int, number: int) -> Layer:
     d = random.choice([16, 32, 64])
     at_a_time = random.choice([1, 1, 2, 4] if d < 64 else [1, 2])  # as many as fit into shared memory
     if number % 3 == 2:
-        n, d, at_a_time = 384, random.choice([16, 32]), 0
+        n, d, at_a_time = 64 * random.randint(2, 12), random.choice([16, 32]), 0
     return Layer(n, d, random.randint(1, 6), 8 * random.randint(1, 4), at_a_time)
 
 
@@ -127,9 +163,11 @@ def main() -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr[-2000:] or done.stdout[-2000:])
-    rows = []
+    import torch
+
+    rows, units = [], torch.cuda.get_device_properties(0).multi_processor_count
     for layer, found in zip(layers, _measured(done.stdout), strict=True):
-        for (name, counted), measured in zip(layer.counted(), found, strict=True):
+        for (name, counted), measured in zip(layer.counted(units), found, strict=True):
             rows.append({**layer._asdict(), "kernel": name, "counted": counted, "measured": measured})
             ratios = {way: f"{measured[way] / counted[way]:.4f}" for way in counted}
             print(*layer, name, ratios, flush=True)

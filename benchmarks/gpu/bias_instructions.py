@@ -77,7 +77,7 @@ def kernels() -> Iterator[tuple[str, Made]]:
         stay, stream = blocks.values()
         lengths = (64 * KEYS, KEYS) if which == programs.FORWARD else (KEYS, 64 * KEYS)
         sizes = {**dict(zip(("n_q", "n_k"), lengths, strict=True)), "d_k": D, "d_v": D, "R": 2, **blocks}
-        source = gluon(program, sizes, scale=D**-0.5, shared=1, stages=made.tiling.stages, at_once=made.sequences)
+        source = gluon(program, sizes, scale=D**-0.5, shared=1, stages=made.tiling.stages, streams=made.sequences)
         vectors = frozenset({"L", "v"})
         yield name, Made(source.text, source.kernels[-1].name, vectors, (), stay * stream / 128, made.sequences)
     made = programs.at_once(KEYS)
@@ -104,8 +104,8 @@ def _asked(text: str, name: str) -> dict[str, Any]:
     return {name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", launch)}
 
 
-def in_loop(made: Made, folder: Path) -> Counter[str]:
-    """Instructions of a thread in the innermost loop that multiplies, for each pair, by what they are."""
+def disassembled(made: Made, folder: Path) -> list[str]:
+    """The lines of a kernel as an H200 has it."""
     import triton as compiler
     from triton.backends.compiler import GPUTarget
 
@@ -122,10 +122,18 @@ def in_loop(made: Made, folder: Path) -> Counter[str]:
     assert origin is not None and origin.origin is not None
     tool = Path(origin.origin).parent / "backends/nvidia/bin/nvdisasm"
     text = subprocess.run([str(tool), "-c", str(folder / "kernel.cubin")], capture_output=True, text=True, check=True)
-    loops = _loops(text.stdout.splitlines())
+    return text.stdout.splitlines()
+
+
+def in_loop(made: Made, folder: Path, named: re.Pattern[str] = INSTRUCTION) -> Counter[str]:
+    """Instructions of a thread in the innermost loop that multiplies, for each pair, by what they are.
+
+    `named`: a line of a disassembled kernel, and the name by which its instruction is counted.
+    """
+    loops = _loops(disassembled(made, folder), named)
     if not made.warpgroups:
         return Counter({name: count / made.pairs for name, count in loops[0].items()})
-    of_sequences = sorted((each for each in loops if each["MUFU"] >= made.pairs), key=Counter.total)
+    of_sequences = sorted((each for each in loops if _exponentials(each) >= made.pairs), key=Counter.total)
     whole = sum(of_sequences[: made.warpgroups], Counter[str]())
     return Counter({name: count / made.pairs / made.warpgroups for name, count in whole.items()})
 
@@ -161,16 +169,20 @@ def _of_gluon(made: Made, function: Any) -> Any:
     return GluonASTSource(function, kinds, {}, attributes)
 
 
-def _loops(lines: list[str]) -> list[Counter[str]]:
+def _loops(lines: list[str], named: re.Pattern[str]) -> list[Counter[str]]:
     """Instructions of loops, by name: of those with most exponentials first, and of these of the shortest."""
     labels = {found[1]: at for at, line in enumerate(lines) if (found := re.match(r"^(\.L_x_\d+):", line.strip()))}
     loops = []
     for at, line in enumerate(lines):
         jump = re.search(r"BRA.*`\((\.L_x_\d+)\)", line)
         if jump and labels.get(jump[1], at) < at:
-            inside = (INSTRUCTION.search(x) for x in lines[labels[jump[1]] : at])
+            inside = (named.search(x) for x in lines[labels[jump[1]] : at])
             loops.append(Counter(found[1] for found in inside if found))
-    return sorted(loops, key=lambda found: (-found["MUFU"], found.total()))
+    return sorted(loops, key=lambda found: (-_exponentials(found), found.total()))
+
+
+def _exponentials(found: Counter[str]) -> int:
+    return sum(count for name, count in found.items() if name.startswith("MUFU"))
 
 
 def main() -> None:

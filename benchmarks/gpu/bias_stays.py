@@ -77,10 +77,11 @@ def rows(torch: Any) -> Any:
 
 
 def bits(torch: Any, times: int) -> Any:
-    """Yield for some layers how often of so many times each result has the bits of the first time."""
+    """Yield for some layers how often of so many times each result has the bits of the first time, and how far it is
+    from that of the kernels for each card."""
     from pebblesim.operator.bias import bias as kernels, pairs, programs
 
-    for n, heads, sequences in ((256, 8, 64), (128, 4, 512), (384, 4, 512)):
+    for n, heads, sequences in ((256, 8, 64), (128, 4, 512), (384, 4, 512), (768, 4, 64), (1000, 2, 64)):
         normal = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
         x, dO, b = (
             [normal(sequences, heads, n, D) for _ in range(3)],
@@ -88,9 +89,11 @@ def bits(torch: Any, times: int) -> Any:
             normal(1, 1, heads, n, n),
         )
         asked = pairs.Limits(sequences, None, None, False, D**-0.5)
-        for how in ("everywhere", "nowhere"):
+        others: dict[str, Any] = {}
+        for how in ("nowhere", "everywhere"):
             forced(programs, kernels, how)
             first = gradients(torch, kernels, x, b, dO, asked)
+            others = others or first
             same = dict.fromkeys(first, 0)
             for _ in range(times):
                 again = gradients(torch, kernels, x, b, dO, asked)
@@ -105,6 +108,9 @@ def bits(torch: Any, times: int) -> Any:
                 "of": times,
                 "same": same,
                 "finite": finite,
+                "apart": {
+                    name: float((one - others[name]).norm() / others[name].norm()) for name, one in first.items()
+                },
             }
 
 

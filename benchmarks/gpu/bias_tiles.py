@@ -2,8 +2,8 @@
 
     python benchmarks/gpu/bias_tiles.py -d 32 -o bias_tiles.jsonl
 
-The layer has 4 heads of 384 tokens and 512 sequences that share their bias, in bfloat16. A row is one kernel; `--wide`
-takes a bias in float32.
+The layer has 4 heads of 384 tokens, or of `-n`, and 512 sequences that share their bias, in bfloat16. A row is one
+kernel, of all or of those of `--kernel`; `--wide` takes a bias in float32.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ USUAL = {
 """The kernels that others are compared with, by the largest head dimension."""
 
 
-def tuned(torch: Any, d: int, wide: bool) -> Iterator[dict[str, Any]]:
-    """Times of each kernel with other tiles."""
+def tuned(torch: Any, d: int, wide: bool, n: int, kernels: list[str]) -> Iterator[dict[str, Any]]:
+    """Times of each kernel with other tiles; `kernels`: some of them, or none for all."""
     from timing import by_kernel
 
     from pebblesim.operator.bias import pairs, programs
     from pebblesim.operator.launching import compiling
 
-    n, heads, sequences = 384, 4, 512
+    heads, sequences = 4, 512
     normal = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
     q, k, v, dO = (normal(sequences, heads, n, d) for _ in range(4))
     b = normal(1, 1, heads, n, n)
@@ -101,6 +101,7 @@ def tuned(torch: Any, d: int, wide: bool) -> Iterator[dict[str, Any]]:
     usual = dict(zip(TRIED, USUAL[key[1]], strict=True))
     of_all = TRIED if key[1] == 32 else TRIED_WIDE
     cases, best = [(name, tried) for name, several in of_all.items() for tried in several], dict[str, float]()
+    cases = [(name, tried) for name, tried in cases if name in (kernels or of_all)]
     if compiling.can():
         with compiling.together():
             for name, tried in cases:
@@ -109,7 +110,7 @@ def tuned(torch: Any, d: int, wide: bool) -> Iterator[dict[str, Any]]:
     chosen = dict(usual)
     for name, tried in cases:
         programs.TILINGS = original | {key: programs.tilings(*(usual | {name: tried}).values())}
-        row = {"kind": "tune", "d": d, "wide": wide, "kernel": name, "tiles": tried}
+        row = {"kind": "tune", "n": n, "d": d, "wide": wide, "kernel": name, "tiles": tried}
         try:
             row["us"] = by_kernel(torch, both)[name]
         except Exception as error:
@@ -125,6 +126,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, default=Path(__file__).with_suffix(".jsonl"))
     parser.add_argument("-d", type=int, default=32, choices=USUAL, help="head dimension")
+    parser.add_argument("-n", type=int, default=384, help="tokens")
+    parser.add_argument("--kernel", action="append", default=[], choices=TRIED)
     parser.add_argument("--wide", action="store_true", help="a bias in float32")
     parser.add_argument("--time-limit", type=float, default=120.0, help="seconds after which nothing new is begun")
     asked, began = parser.parse_args(), time.monotonic()
@@ -132,7 +135,7 @@ def main() -> None:
 
     asked.output.parent.mkdir(parents=True, exist_ok=True)
     device = {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
-    for row in tuned(torch, asked.d, asked.wide):
+    for row in tuned(torch, asked.d, asked.wide, asked.n, asked.kernel):
         with asked.output.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row | device) + "\n")
         print(f"{time.monotonic() - began:6.1f} s", row["kernel"], row["tiles"], row.get("us", row.get("refused")))

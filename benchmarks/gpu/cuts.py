@@ -62,7 +62,8 @@ def choices(way: str, n: int, heads: int, shared: int, card: cards.Card) -> list
         return []
 
     def parts() -> list[planning.Choice]:
-        return [*planning._in_parts(way, dims, heads, "bfloat16", pattern, planning.ROOM, card)]
+        asked = planning.Pass(way, dims, heads, "bfloat16", pattern, planning.ROOM, card)
+        return [*planning._in_parts(asked, planning.ROOM)]
 
     found, usual = {each.cut: each for each in parts()}, planning.ways_to_cut
     if taken.cut.heads == shared and (n, way) in ALIKE:

@@ -40,12 +40,11 @@ def main() -> None:
                 out.write(json.dumps(row) + "\n")
 
     import torch
+    from timing import here
 
-    from pebblesim.operator.known import native, recorded
+    from pebblesim.operator.known import recorded
 
-    if (thread := native.begin()) is not None:  # PEBBLESIM_NATIVE=0: by Python alone
-        thread.join()
-    say(card=torch.cuda.get_device_name(), driver=recorded.driver() is not None, native=native.state())
+    say(driver=recorded.driver() is not None, **here(torch))
     parts = _graphs, _streams, _threads, _freed, _biased, _latent, _masked, _lengths, _kinds
     for part in [globals()[f"_{name}"] for name in asked.part] or parts:
         try:

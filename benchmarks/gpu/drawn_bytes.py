@@ -10,18 +10,16 @@ runs all cases, one after the other.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import multiprocessing
 import random
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from profiler import launched, under_profiler
+from profiler import counters, launched, under_profiler
 
 from pebblesim.advice import cards
 from pebblesim.advice.tiles import PROBLEM, Tiling, kernels_for
@@ -39,12 +37,8 @@ from pebblesim.operator.planning import program_of
 
 SEED, CASES, CARD, PROCESSES = 25, 20, "H200", 14
 METRICS = {"l1tex__m_xbar2l1tex_read_bytes.sum": "read", "l1tex__m_l1tex2xbar_write_bytes.sum": "written"}
-SCALE = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 DESCRIPTOR = 128
 """Bytes of a tensor descriptor, which a program writes to memory for the copy engine."""
-
-MARK = "spin_kernel"
-"""The kernel of PyTorch that stands between two cases."""
 
 
 class Case(NamedTuple):
@@ -138,27 +132,17 @@ def main() -> None:
     output = parser.parse_args().output
     with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool:
         list(pool.map(compiled, range(CASES)))
-    flags = "--clock-control none --cache-control none --profile-from-start off --csv --metrics"
-    ncu = ["ncu", *flags.split(), ",".join(METRICS)]
-    done = subprocess.run([*ncu, sys.executable, __file__, "all"], capture_output=True, text=True, check=True)
-    print(done.stderr[-2000:], file=sys.stderr)
-    measured: list[dict[str, float]] = []
-    marks = set()
-    for line in csv.DictReader(text for text in done.stdout.splitlines() if text.startswith('"')):
-        if MARK in line["Kernel Name"]:
-            if line["ID"] not in marks:
-                marks.add(line["ID"])
-                measured.append(dict.fromkeys(METRICS.values(), 0.0))
-        elif "::" not in line["Kernel Name"]:  # PyTorch's align vectors
-            value = float(line["Metric Value"].replace(",", "")) * SCALE[line["Metric Unit"]]
-            measured[-1][METRICS[line["Metric Name"]]] += value
+    found, _ = counters(METRICS, __file__, "all")
     rows = []
-    for case, found in zip(cases(), measured, strict=True):
-        counted = case.counted()
+    for case, launches_of in zip(cases(), found, strict=True):
+        counted, measured = case.counted(), dict.fromkeys(METRICS.values(), 0.0)
+        for each in launches_of:
+            if "::" not in each.kernel:  # PyTorch's align vectors
+                measured[each.what] += each.bytes
         row = {"way": case.way, "tiling": str(case.tiling), "described": case.tiling.described, **case.dims}
-        row |= {"heads": case.heads, "causal": case.pattern.mask is not None, "counted": counted, "measured": found}
+        row |= {"heads": case.heads, "causal": case.pattern.mask is not None, "counted": counted, "measured": measured}
         rows.append(row)
-        ratios = {name: f"{found[name] / counted[name]:.5f}" for name in counted}
+        ratios = {name: f"{measured[name] / counted[name]:.5f}" for name in counted}
         print(case.tiling, case.n, case.d, case.heads, case.pattern.mask is not None, ratios, flush=True)
     output.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 

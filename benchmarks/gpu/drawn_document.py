@@ -7,7 +7,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from drawn_report import BEHIND, RIGHT, WAYS, host_table, least, loaded, mean, picture, ratios
+import drawn_words as words
+from drawn_report import BEHIND, WAYS, beside, family, host_table, least, loaded, mean, picture, ratios
 from drawn_shapes import Shape
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,78 +18,58 @@ ATTENTION, HOST_TIME, RACE = (ROOT / "docs" / f"{page}.md" for page in ("attenti
 MOST_FFPA = 6
 """Shapes above d = 256 that are shown beside FFPA's kernels: those with the most operations."""
 
-FFPA_TRITON, FFPA_CUTE = "ffpa triton", "ffpa cutedsl"
-"""FFPA's kernels, as rows name them."""
+OF_README = "So says [a race](docs/race.md) on {shapes} shapes that {seeds} seeds drew, launches included."
+OF_RACE = (
+    "So says a race on {shapes} shapes that {seeds} seeds drew, on an {card}; times are those of a Python program, "
+    "launches included."
+)
+"""What pages say of the race after its means."""
 
 
 def document(folder: Path) -> None:
-    """Write the picture, the tables of docs/race.md and docs/host-time.md, and the figures that sentences repeat."""
+    """Write the picture, the tables and sentences of docs/race.md and docs/host-time.md, and what README repeats."""
     rows, groups = loaded(folder, "race"), loaded(folder, "groups")
     if rows:
         picture(folder, ROOT / "docs/pictures/drawn_race.png")
-        parts = {"ratios": _ratios(rows), "each": _each(rows), "behind": _behind(rows), "alone": _behind_alone(rows)}
-        parts["ffpa"] = _ffpa(rows)
-        for part, lines in parts.items():
-            _put_table("race", part, lines)
-        for page in (README, RACE):
-            _put_means(page, rows)
-        _put(README, r"(was measured on )\d+( \[shapes drawn by seeds\])", f"{len(rows)}")
+        for part, lines in _of_race(rows, loaded(folder, "race_before")).items():
+            _put_part(RACE, part, lines)
+        for page, measured in ((README, OF_README), (RACE, OF_RACE)):
+            _put_part(page, "summary", words.summary(rows, groups, measured))
     if groups:
-        _put_table("race", "groups", _groups(groups))
+        _put_part(RACE, "groups", _groups(groups))
     if short := loaded(folder, "short"):
-        _put_table("race", "short", _short(short))
-    for page in (README, RACE) if rows or groups else ():
-        _put_cute(page, [*rows, *groups])
+        _put_part(RACE, "short", [*_short(short), "", words.short(short)])
     if first := loaded(folder, "first"):
-        _put_table("host-time", "first", _first(first))
+        _put_part(HOST_TIME, "first", _first(first))
     if host := loaded(folder, "host"):
-        _put_table("host-time", "host", host_table(host, loaded(folder, "host_python")))
+        _put_part(HOST_TIME, "host", host_table(host, loaded(folder, "host_python")))
         for page in (ATTENTION, HOST_TIME):
             _put_spans(page, host)
 
 
-def _put_table(page: str, part: str, lines: list[str]) -> None:
+def _of_race(rows: list[dict[str, Any]], before: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """The parts of docs/race.md that are of the drawn shapes."""
+    return {
+        "ratios": _ratios(rows),
+        "each": _each(rows),
+        "rows": [*words.of_code(rows, before), *words.wrong(rows)],
+        "behind": _behind(rows),
+        "alone": _behind_alone(rows),
+        "ffpa": _ffpa(rows),
+    }
+
+
+def _put_part(page: Path, part: str, lines: list[str]) -> None:
     """Write the lines between the marks of a part of a page."""
-    _put(ROOT / f"docs/{page}.md", rf"(<!-- race: {part} -->\n\n).*?(\n\n<!-- end -->)", "\n".join(lines))
-
-
-def _put_means(page: Path, rows: list[dict[str, Any]]) -> None:
-    """Write the sentences of the means, with launches, and the one of FFPA, on the card alone."""
-    span = r"from [\d.]+ to [\d.]+ times on single shapes"
-    mean_of = "times as long as ours in the geometric mean, and"
-    found = [[ratio for ratio, _, _ in ratios(rows, way)] for way in WAYS]
-    one, other = ((mean(each), f"from {each[0]:.2f} to {each[-1]:.2g} times on single shapes") for each in found)
-    _put(
-        page,
-        rf"()Forward, the fastest other kernel takes [\d.]+ {mean_of} {span}\.\n"
-        rf"With gradients, it takes [\d.]+ {mean_of} {span}()",
-        f"Forward, the fastest other kernel takes {one[0]:.2f} {mean_of} {one[1]}.\n"
-        f"With gradients, it takes {other[0]:.2f} {mean_of} {other[1]}",
-    )
-    asked = r"[\d.]+ to [\d.]+"
-    _put(
-        page,
-        rf"(its Triton kernels take )\s*{asked} times as long as ours forward,\s+and {asked}( with gradients)",
-        "{} times as long as ours forward, and {}".format(*(_span_of(rows, way, FFPA_TRITON) for way in WAYS)),
-    )
-
-
-def _put_cute(page: Path, rows: list[dict[str, Any]]) -> None:
-    """Write the sentence of FFPA's kernels in the CuTe DSL, on the card alone."""
-    raced = sum(FFPA_CUTE in row.get("both", {}) for row in rows)
-    said = "were not raced"
-    if raced:
-        one, other = (_span_of(rows, way, FFPA_CUTE) for way in WAYS)
-        said = f"take {one} times as long as ours forward, and {other} with gradients, on {raced} shapes"
-    _put(page, r"(Its kernels in the CuTe DSL )(?:were not raced|take [^\n]*? on \d+ shapes)(\.)", said)
+    _put(page, rf"(<!-- race: {part} -->\n\n).*?(\n\n<!-- end -->)", "\n".join(lines))
 
 
 def _put_spans(page: Path, host: list[dict[str, Any]]) -> None:
     """Write the least and the largest CPU time of calls of known lengths."""
     known = [row for row in host if "ours" in row and least(row, "forward") and not row["key"].startswith("new")]
     said = ",\n  ".join(
-        f"{way} {_span(row['ours'][way] for row in known)} µs, where PyTorch takes "
-        f"{_span(best for row in known if (best := least(row, way)))}"
+        f"{way} {words.span(row['ours'][way] for row in known)} µs, where PyTorch takes "
+        f"{words.span(best for row in known if (best := least(row, way)))}"
         for way in ("forward", "backward")
     )
     span = r"\d+ to \d+"
@@ -183,15 +164,10 @@ def _put(file: Path, pattern: str, text: str) -> None:
     file.write_text(whole, encoding="utf-8")
 
 
-def _span(values: Any) -> str:
-    found = sorted(round(each) for each in values)
-    return f"{found[0]} to {found[-1]}"
-
-
 def _ratios(rows: list[dict[str, Any]]) -> list[str]:
     """The distribution of ratios."""
-    others, seeds = len(ratios(rows, "forward")), len({row["key"].split("/")[0] for row in rows})
-    card, torch = rows[0]["card"].replace("NVIDIA ", ""), rows[0]["torch"].split("+")[0]
+    others, seeds, card = len(ratios(rows, "forward")), words.seeds(rows), words.card(rows)
+    torch = rows[0]["torch"].split("+")[0]
     lines = [
         f"{len(rows)} shapes of {seeds} seeds on an {card} (PyTorch {torch}; "
         f"[rows](../benchmarks/gpu/h200/drawn_race/race.jsonl)); {others} of them run in another contender, too. The "
@@ -203,34 +179,49 @@ def _ratios(rows: list[dict[str, Any]]) -> list[str]:
     for way, name in WAYS.items():
         for what, said in (("wall_us", "with launches"), ("card_us", "on the card alone")):
             found = [ratio for ratio, _, _ in ratios(rows, way, what)]
-            few = sum(each < BEHIND for each in found)
-            figures = f"{mean(found):.2f} | {found[len(found) // 2]:.2f} | {found[0]:.2f} | {found[-1]:.1f} | {few}"
-            lines.append(f"| {name}, {said} | {figures} |")
+            figures = f"{mean(found):.2f} | {found[len(found) // 2]:.2f} | {found[0]:.2f} | {found[-1]:.1f}"
+            lines.append(f"| {name}, {said} | {figures} | {words.few(found)} |")
     return lines
 
 
 def _behind(rows: list[dict[str, Any]]) -> list[str]:
     """Every shape that is behind, with both times."""
-    lines = ["| shape | pass | with launches | on the card alone | CPU time, ours / theirs, µs | best other |"]
-    lines.append("| --- | --- | --- | --- | --- | --- |")
+    lines = []
     for way, name in WAYS.items():
         for ratio, who, row in ratios(rows, way):
             if ratio < BEHIND:
                 ours, theirs = row[way]["ours"], row[way][who]
                 alone, host = theirs["card_us"] / ours["card_us"], f"{ours['host_us']:.0f} / {theirs['host_us']:.0f}"
                 lines.append(f"| {row['shape']} | {name} | {ratio:.2f} | {alone:.2f} | {host} | {who} |")
-    return lines
+    if not lines:
+        return [f"None of {len(rows)} shapes is below {BEHIND} with launches."]
+    return [
+        f"Of {len(rows)} shapes, these are below {BEHIND} with launches. The column *on the card alone* compares ours "
+        "with the contender of the last column:",
+        "",
+        "| shape | pass | with launches | on the card alone | CPU time, ours / theirs, µs | best other |",
+        "| --- " * 6 + "|",
+        *lines,
+    ]
 
 
 def _behind_alone(rows: list[dict[str, Any]]) -> list[str]:
     """Every shape that is behind on the card alone."""
-    lines = ["| shape | pass | on the card alone | ours / theirs, µs | best other |", "| --- " * 5 + "|"]
+    lines = []
     for way, name in WAYS.items():
         for ratio, who, row in ratios(rows, way, "card_us"):
             if ratio < BEHIND:
                 times = " / ".join(f"{row[way][each]['card_us']:,.0f}" for each in ("ours", who))
                 lines.append(f"| {row['shape']} | {name} | {ratio:.2f} | {times} | {who} |")
-    return lines
+    if not lines:
+        return [f"On the card alone, no shape is below {BEHIND}."]
+    return [
+        f"On the card alone, these are below {BEHIND} beside the contender that is fastest there:",
+        "",
+        "| shape | pass | on the card alone | ours / theirs, µs | best other |",
+        "| --- " * 5 + "|",
+        *lines,
+    ]
 
 
 def _ffpa(rows: list[dict[str, Any]]) -> list[str]:
@@ -254,32 +245,12 @@ def _each(rows: list[dict[str, Any]]) -> list[str]:
         "| contender | shapes | forward, with launches | on the card alone | both, with launches | on the card alone |"
     ]
     lines.append("| --- " * 6 + "|")
-    names = sorted({_family(name) for row in rows for name in row.get("both", {})} - {"ours"})
-    for name in names:
-        times: dict[tuple[str, str], list[float]] = {}
-        for row in rows:
-            right = [each for each in row.get("both", {}) if max(row["errors"][each].values()) <= RIGHT]
-            theirs = [each for each in right if _family(each) == name and each in row["forward"]]
-            for way, kind in product(WAYS, ("wall_us", "card_us")) if theirs else ():
-                best = min(row[way][each][kind] for each in theirs)
-                times.setdefault((way, kind), []).append(best / row[way]["ours"][kind])
-        if times:
-            cells = " | ".join(f"{mean(each):.2f}" for each in times.values())
-            lines.append(f"| {name} | {len(next(iter(times.values())))} | {cells} |")
+    for name in sorted({family(name) for row in rows for name in row.get("both", {})} - {"ours"}):
+        by = {what: beside(rows, name, what) for what in ("wall_us", "card_us")}
+        if (found := by["wall_us"])["both"]:
+            cells = " | ".join(f"{mean(by[what][way]):.2f}" for way, what in product(WAYS, by))
+            lines.append(f"| {name} | {words.numbers(found)} | {cells} |")
     return lines
-
-
-def _family(name: str) -> str:
-    """A contender without how it was given heads or a mask."""
-    return name.partition(",")[0]
-
-
-def _span_of(rows: list[dict[str, Any]], way: str, who: str) -> str:
-    """The least and the largest ratio of a contender's time on the card alone to ours."""
-    ratios = sorted(
-        row[way][who]["card_us"] / row[way]["ours"]["card_us"] for row in rows if who in row.get("both", {})
-    )
-    return f"{ratios[0]:.1f} to {ratios[-1]:.1f}"
 
 
 def _by_pytorch(name: str) -> bool:

@@ -62,12 +62,9 @@ def kinds() -> Iterator[Kind]:
 def host_times(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     """Microseconds by kind and backend; ours are profiled, too, and FOLDER/profile.txt has the functions."""
     import torch
+    from timing import here
 
-    from pebblesim.operator.known import native
-
-    if (thread := native.begin()) is not None:  # PEBBLESIM_NATIVE=0: by Python alone
-        thread.join()
-    card = {"card": torch.cuda.get_device_name(), "torch": torch.__version__, "native": native.state()}
+    card = here(torch)
     if "parts" not in known:
         yield {"key": "parts", **card, "µs": _parts(torch)}
     for kind in kinds():

@@ -8,7 +8,8 @@ python benchmarks/gpu/drawn_race.py --given 1,2,8,8730,96,causal … --time-limi
 python benchmarks/gpu/drawn_race.py --first --time-limit 200 -o FOLDER
 
 Each row is appended to FOLDER/race.jsonl (host.jsonl, groups.jsonl, short.jsonl, given.jsonl, first.jsonl) as soon as
-it is measured, and what is there is not measured again: a race goes on where it was stopped. `--table` and `--picture
+it is measured, and what is there is not measured again: a race goes on where it was stopped. `--again` measures shapes
+again whose rows are of another commit; of a shape, the last row counts. `--table` and `--picture
 FILE` show what is there, and `--document` writes it into the documents, without a GPU.
 `wall_us` is what a program waits for, with the launches, of some calls in a row over several sets of tensors; `card_us`
 the same of a card that waits for no launch; `host_us` what the host takes while the card is idle.
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -35,25 +37,7 @@ PEERS = {"ffpa": "ffpa_attn", "flash-attn": "flash_attn", "flash-attn-4": "flash
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the rows")
-    parser.add_argument("--seed", type=int, nargs="*", default=[1])
-    parser.add_argument("--shapes", type=int, default=40, help="how many of each seed")
-    parser.add_argument("--time-limit", type=float, default=600.0, help="seconds after which nothing new is begun")
-    parser.add_argument("--peer", action="append", default=[], choices=PEERS)
-    parser.add_argument("--flex", choices=("masks", "all", "none"), default="none", help="where FlexAttention races")
-    parser.add_argument("--workers", type=int, default=12, help="processes that compile kernels before the race")
-    parser.add_argument("--mask", choices=("none", "causal", "window", "packed"), help="shapes with this mask alone")
-    parser.add_argument("--host", action="store_true", help="microseconds of the host, by kind of call")
-    parser.add_argument("--ours", action="store_true", help="with --host: ours alone, by Triton's launcher as well")
-    parser.add_argument("--first", action="store_true", help="seconds of first calls, with an empty cache of Triton")
-    parser.add_argument("--groups", action="store_true", help="heads that share keys, and d = 192: chosen shapes")
-    parser.add_argument("--short", action="store_true", help="batches of short sequences, drawn by a seed of their own")
-    parser.add_argument("--given", nargs="*", type=given, help="these shapes: batch,kv_heads,shared,n,d,mask")
-    parser.add_argument("--table", action="store_true")
-    parser.add_argument("--picture", type=Path)
-    parser.add_argument("--document", action="store_true", help="write what documents say of these rows")
-    asked = parser.parse_args()
+    asked = arguments()
     if asked.document:
         from drawn_document import document
 
@@ -67,9 +51,6 @@ def main() -> None:
         if asked.picture:
             picture(asked.output, asked.picture)
         return
-    for peer in asked.peer:
-        if importlib.util.find_spec(PEERS[peer]) is None:
-            parser.error(f"{peer} is not installed; python -m pip install {peer.replace('ffpa', 'ffpa-attn')}")
     warnings.simplefilter("ignore")  # PyTorch's, of kernels that do not take a call
     asked.output.mkdir(parents=True, exist_ok=True)
     part, rows = "race", race
@@ -80,13 +61,53 @@ def main() -> None:
     if asked.groups or asked.short or asked.given:
         part = "groups" if asked.groups else "short" if asked.short else "given"
     file = asked.output / f"{part}.jsonl"
-    known = {json.loads(line)["key"] for line in file.read_text().splitlines()} if file.exists() else set()
+    asked.commit = asked.commit or commit()
+    before = map(json.loads, file.read_text().splitlines() if file.exists() else ())
+    known = {row["key"] for row in before if not asked.again or row.get("commit", "") == asked.commit}
     asked.until = time.monotonic() + asked.time_limit
     with file.open("a", encoding="utf-8") as out:
         for row in rows(asked, known):
-            out.write(json.dumps(row) + "\n")
+            out.write(json.dumps(row | ({"commit": asked.commit} if asked.commit else {})) + "\n")
             out.flush()
             print(json.dumps(row)[:400], flush=True)
+
+
+def arguments() -> argparse.Namespace:
+    """What is asked for; it ends with a sentence where a peer that shall race is not installed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the rows")
+    parser.add_argument("--seed", type=int, nargs="*", default=[1])
+    parser.add_argument("--shapes", type=int, default=40, help="how many of each seed")
+    parser.add_argument("--time-limit", type=float, default=600.0, help="seconds after which nothing new is begun")
+    parser.add_argument("--peer", action="append", default=[], choices=PEERS)
+    parser.add_argument("--flex", choices=("masks", "all", "none"), default="none", help="where FlexAttention races")
+    parser.add_argument("--workers", type=int, default=12, help="processes that compile kernels before the race")
+    parser.add_argument("--mask", choices=("none", "causal", "window", "packed"), help="shapes with this mask alone")
+    parser.add_argument("--commit", help="whose code is raced, for the rows; left out, git says it")
+    parser.add_argument("--again", action="store_true", help="also shapes whose rows are all of other commits")
+    parser.add_argument("--host", action="store_true", help="microseconds of the host, by kind of call")
+    parser.add_argument("--ours", action="store_true", help="with --host: ours alone, by Triton's launcher as well")
+    parser.add_argument("--first", action="store_true", help="seconds of first calls, with an empty cache of Triton")
+    parser.add_argument("--groups", action="store_true", help="heads that share keys, and d = 192: chosen shapes")
+    parser.add_argument("--short", action="store_true", help="batches of short sequences, drawn by a seed of their own")
+    parser.add_argument("--given", nargs="*", type=given, help="these shapes: batch,kv_heads,shared,n,d,mask")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--picture", type=Path)
+    parser.add_argument("--document", action="store_true", help="write what documents say of these rows")
+    asked = parser.parse_args()
+    for peer in () if asked.document or asked.table or asked.picture else asked.peer:
+        if importlib.util.find_spec(PEERS[peer]) is None:
+            parser.error(f"{peer} is not installed; python -m pip install {peer.replace('ffpa', 'ffpa-attn')}")
+    return asked
+
+
+def commit() -> str:
+    """The commit of this checkout, and whether files of it were changed; nothing where git does not know."""
+    said = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude", "*"]
+    try:
+        return subprocess.run(said, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def given(text: str) -> Any:
@@ -101,8 +122,11 @@ def race(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     """A row for each shape: who took how long, and how right they are."""
     import torch
     from drawn_shapes import GROUPS, SHORT, drawn
+    from timing import here
 
-    card = {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
+    from pebblesim.operator.known import native
+
+    native.begin()  # it is compiled beside kernels
     pairs = [(seed, number) for number in range(asked.shapes) for seed in asked.seed]
     chosen = GROUPS if asked.groups else SHORT if asked.short else asked.given
     named = {str(each): each for each in chosen} if chosen else {f"{a}/{b}": drawn(a, b) for a, b in pairs}
@@ -111,6 +135,7 @@ def race(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     with ProcessPoolExecutor(max(1, asked.workers), get_context("spawn")) as pool:
         shapes = [each for _, each in wanted[: MOST_COMPILED if asked.workers else 0]]
         made = sum(pool.map(partial(compiled, peers=tuple(asked.peer)), shapes))
+    card = here(torch)
     print(f"compiled for {made} shapes in {time.monotonic() - began:.0f} s", flush=True)
     for key, shape in wanted:
         if time.monotonic() > asked.until:

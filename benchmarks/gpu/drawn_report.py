@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import product
 from math import exp, log
 from pathlib import Path
 from typing import Any
@@ -19,22 +20,44 @@ RIGHT = 0.02
 
 
 def loaded(folder: Path, part: str) -> list[dict[str, Any]]:
-    """Rows of a part of the measurements; none if it was not made."""
+    """Rows of a part of the measurements, of each key the last one; none if it was not made."""
     file = folder / f"{part}.jsonl"
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+    rows = map(json.loads, file.read_text(encoding="utf-8").splitlines() if file.exists() else ())
+    return [*{row.get("key", number): row for number, row in enumerate(rows)}.values()]
+
+
+def right(row: dict[str, Any], way: str) -> set[str]:
+    """Contenders that computed a pass, and right: forward O, and with gradients all that it gives."""
+    errors = {who: row["errors"][who] for who in row.get(way, {})}
+    return {who for who, of in errors.items() if (of["O"] if way == "forward" else max(of.values())) <= RIGHT}
 
 
 def ratios(rows: list[dict[str, Any]], way: str, what: str = "wall_us") -> list[tuple[float, str, dict[str, Any]]]:
     """Time of the best other ÷ ours, who that is, and the row; the least first."""
     found = []
     for row in rows:
-        times = {name: each[what] for name, each in row.get(way, {}).items()}
-        right = {name for name in times if max(row["errors"][name].values()) <= RIGHT}
-        others = {name: each for name, each in times.items() if name != "ours" and name in right}
-        if "ours" in right and others:
-            best = min(others, key=lambda name: others[name])
-            found.append((others[best] / times["ours"], best, row))
+        times = {who: row[way][who][what] for who in right(row, way)}
+        ours = times.pop("ours", None)
+        if ours and times:
+            best = min(times, key=lambda who: times[who])
+            found.append((times[best] / ours, best, row))
     return sorted(found, key=lambda each: each[0])
+
+
+def beside(rows: list[dict[str, Any]], who: str, what: str = "card_us") -> dict[str, list[float]]:
+    """Time of a contender ÷ ours of each pass, in order, where both are right; heads as it is fastest with them."""
+    found: dict[str, list[float]] = {way: [] for way in WAYS}
+    for row, way in product(rows, WAYS):
+        times = {each: row[way][each][what] for each in right(row, way)}
+        theirs = [each for name, each in times.items() if family(name) == who]
+        if theirs and "ours" in times:
+            found[way].append(min(theirs) / times["ours"])
+    return {way: sorted(each) for way, each in found.items()}
+
+
+def family(name: str) -> str:
+    """A contender without how it was given heads or a mask."""
+    return name.partition(",")[0]
 
 
 def mean(values: list[float]) -> float:

@@ -2,9 +2,10 @@
 
 `python benchmarks/gpu/flash_attention.py CHECKOUT --file tests --sets 2000 --seed 1` runs `tests/test_flash_attn.py` of
 a checkout of Dao-AILab/flash-attention, `--file hopper` its `hopper/test_flash_attn.py`, each set in one of several
-processes. Memory is filled before each call: the allocator's with 777, all that `attention` takes with NaN. What was
-run before is in the rows, and is not run again. `--table` prints the table of docs/attention-tests.md. `--package DIR`
-tests a package of kernels in our place, which `pebblesim gpu emit --target package` has written.
+processes. Memory is filled before each call: the allocator's with 777, all that `attention` takes with NaN. A result is
+in the rows as soon as there is one, and what is there is not run again. `--table` prints the table of
+docs/attention-tests.md. `--package DIR` tests a package of kernels in our place, which `pebblesim gpu emit --target
+package` has written.
 """
 
 from __future__ import annotations
@@ -54,6 +55,9 @@ SWITCHES = ("FP8", "PAGEDKV", "APPENDKV", "SPLIT", "PACKGQA")
 
 ALONE = "race_condition"
 """Tests that take most of a card's memory: one at a time."""
+
+DEALT = 100
+"""Of so many sets, those that compile the fewest kernels are run first, and those of `ALONE` last."""
 
 
 def tests_of(checkout: Path, file: str) -> dict[str, Callable[..., None]]:
@@ -222,21 +226,30 @@ def as_if_cuda(torch: Any) -> None:
 # -- all of them --------------------------------------------------------------------------------------------------
 
 
+def kernels(given: dict[str, Any]) -> int:
+    """About how many forward kernels a set compiles: the tests for Hopper run through widths of V, by d."""
+    d, with_chunks = given.get("d", 0), "V_colmajor" in given or "add_unused_qkv" in given
+    widths = 2 if given.get("has_qv") or 128 < d <= 192 else 3 if d <= 64 else 1
+    return widths * (2 if with_chunks else 1)
+
+
 def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Rows of the sets that were not run yet, as they come, until there is no more time."""
+    until = time.monotonic() + options.seconds
     done = {each for row in rows_of(options.rows) if same(row, options) for each in numbers(row["done"])}
     sets = drawn(tests_of(options.checkout, options.file), options.seed, options.sets)
     wanted = [each for each, (_, given) in enumerate(sets) if not options.given or given.get(options.given)]
-    left = [each for each in wanted if each not in done][::-1]
-    until, rows, alone, waits = time.monotonic() + options.seconds, [], threading.Lock(), threading.Condition()
-    names = [name for name, _ in sets]
+    dealt = sorted(wanted, key=lambda each: (each // DEALT, ALONE in sets[each][0], kernels(sets[each][1])))
+    left = [each for each in dealt if each not in done][::-1]
+    rows, alone, waits = [], threading.Lock(), threading.Condition()
     command = [sys.executable, __file__, *sys.argv[1:], "--work"]
 
     def deal() -> None:
         process = None
         while time.monotonic() < until and left:
             number = left.pop()
-            lock = alone if ALONE in names[number] else None
+            name = sets[number][0]
+            lock = alone if ALONE in name else None
             if lock is not None and not lock.acquire(blocking=False):
                 left.insert(0, number)
                 time.sleep(0.2)
@@ -244,7 +257,8 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             if process is None or process.poll() is not None:
                 process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             print(number, file=process.stdin, flush=True)
-            killed = threading.Timer(max(1.0, until + 20 - time.monotonic()), process.kill)
+            begun = time.monotonic()
+            killed = threading.Timer(max(1.0, until - time.monotonic()), process.kill)
             killed.start()
             line = process.stdout.readline()
             killed.cancel()
@@ -253,21 +267,23 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             if line:
                 row = json.loads(line)
             elif time.monotonic() < until:
-                row = {"number": number, "test": names[number], "result": "failed", "said": "the process ended"}
+                row = {"number": number, "test": name, "result": "failed", "said": "the process ended"}
+                row["seconds"] = time.monotonic() - begun
             else:
                 break
             with waits:
                 rows.append(row)
                 waits.notify()
         if process is not None:
-            process.kill()
+            with process:
+                process.kill()
 
     threads = [threading.Thread(target=deal, daemon=True) for _ in range(options.workers)]
     for each in threads:
         each.start()
     while rows or any(each.is_alive() for each in threads):
         with waits:
-            waits.wait_for(lambda: rows, timeout=1.0)
+            waits.wait_for(lambda: rows, timeout=0.2)
             found = rows[:]
             rows.clear()
         yield from found
@@ -295,6 +311,13 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
+def keep(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write the rows whole: a run that is stopped leaves what has ended."""
+    part = path.with_suffix(".part")
+    part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    part.replace(path)
+
+
 def same(row: dict[str, Any], options: argparse.Namespace) -> bool:
     """Whether a row is of these draws."""
     return (row["file"], row["seed"], row["on"]) == (options.file, options.seed, options.on)
@@ -313,6 +336,7 @@ def summary(options: argparse.Namespace, found: list[dict[str, Any]]) -> dict[st
     return {
         **{name: getattr(options, name) for name in ("file", "seed", "on", "commit")},
         "done": spans([each["number"] for each in found]),
+        "seconds": {name: round(sum(each["seconds"] for each in found if each["test"] == name), 1) for name in results},
         "results": {name: dict(results[name]) for name in sorted(results)},
         **said,
         "failed": failed,
@@ -381,15 +405,13 @@ def main() -> None:
 
             options.on = "CPU"
             as_if_cuda(torch)
-        found = []
+        found, before = list[dict[str, Any]](), rows_of(options.rows)
         for row in run(options):
             found.append(row)
             if row["result"] == "failed":
                 print(json.dumps(row), flush=True)
-        made = summary(options, found)
-        with options.rows.open("a", encoding="utf-8") as file:
-            print(json.dumps(made), file=file)
-        print(table([made]))
+            keep(options.rows, [*before, summary(options, found)])
+        print(table([summary(options, found)]))
 
 
 if __name__ == "__main__":

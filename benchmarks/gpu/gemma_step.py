@@ -58,18 +58,15 @@ def main() -> None:
     asked.output.mkdir(parents=True, exist_ok=True)
     known = {json.loads(line)["n"] for line in file.read_text().splitlines()} if file.exists() else set()
     import torch
+    from timing import here
 
-    from pebblesim.operator.known import native
-
-    if (thread := native.begin()) is not None:  # a program that runs for longer has it after 20 s
-        thread.join()
     names, model = registered(asked.peer), made(torch, SIZES, "cuda")
-    here = {"card": torch.cuda.get_device_name(), "torch": torch.__version__, "native": native.state()}
+    card = here(torch)  # a program that runs for longer has the library after 20 s
     with file.open("a", encoding="utf-8") as out:
         for n in asked.lengths:
             if n in known or time.monotonic() - began > asked.time_limit:
                 continue
-            row = {"n": n, **here, **raced(model, names, n)}
+            row = {"n": n, **card, **raced(model, names, n)}
             out.write(json.dumps(row) + "\n")
             out.flush()
             print(json.dumps(row), flush=True)

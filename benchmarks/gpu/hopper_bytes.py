@@ -11,18 +11,16 @@ cases, one after the other.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import multiprocessing
 import random
-import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from profiler import launched, under_profiler
+from profiler import counters, launched, under_profiler
 
 from pebblesim.advice.tiles import HOPPER, Tiling
 from pebblesim.kernels.additions import read_to_be_added_to
@@ -44,9 +42,8 @@ METRICS = {
     "dram__bytes_read.sum": "from memory",
     "dram__bytes_write.sum": "to memory",
 }
-SCALE = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
-MARK, FILL = "spin_kernel", "FillFunctor"
-"""PyTorch's kernels: that which stands between two cases, and that which fills with zeros what is added to."""
+FILL = "FillFunctor"
+"""PyTorch's kernel that fills with zeros what is added to."""
 
 
 class Case(NamedTuple):
@@ -127,25 +124,14 @@ def main() -> None:
     output = parser.parse_args().output
     with ProcessPoolExecutor(CASES, multiprocessing.get_context("spawn")) as pool:
         list(pool.map(compiled, range(CASES)))
-    flags = "--clock-control none --cache-control none --profile-from-start off --csv --metrics"
-    ncu = ["ncu", *flags.split(), ",".join(METRICS)]
-    done = subprocess.run([*ncu, sys.executable, __file__, "all"], capture_output=True, text=True, check=False)
-    print(done.stderr[-2000:], file=sys.stderr)
-    measured: list[dict[str, dict[str, float]]] = []
-    marks = set()
-    for line in csv.DictReader(text for text in done.stdout.splitlines() if text.startswith('"')):
-        name = line["Kernel Name"]
-        if MARK in name:
-            if line["ID"] not in marks:
-                marks.add(line["ID"])
-                measured.append({})
-        elif "::" not in name or FILL in name:
-            of = measured[-1].setdefault("dQ, filled" if FILL in name else name.partition("(")[0], {})
-            value = float(line["Metric Value"].replace(",", "")) * SCALE[line["Metric Unit"]]
-            of[METRICS[line["Metric Name"]]] = of.get(METRICS[line["Metric Name"]], 0.0) + value
+    measured, _ = counters(METRICS, __file__, "all")
     rows = []
-    for case, found in zip(cases(), measured, strict=True):
-        counted = case.counted()
+    for case, counters_of in zip(cases(), measured, strict=True):
+        counted, found = case.counted(), dict[str, dict[str, float]]()
+        for each in counters_of:
+            if "::" not in each.kernel or FILL in each.kernel:
+                of = found.setdefault("dQ, filled" if FILL in each.kernel else each.kernel.partition("(")[0], {})
+                of[each.what] = of.get(each.what, 0.0) + each.bytes
         total = {name: sum(each.get(name, 0.0) for each in found.values()) for name in METRICS.values()}
         row = {"schedule": case.tiles.schedule, "blocks": dict(case.tiles.blocks), "n": case.n, "d": case.d}
         row |= {"d_v": case.dims["d_v"], "stages": case.tiles.stages}

@@ -14,11 +14,9 @@ large read, and counted.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import multiprocessing
 import random
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -28,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from profiler import under_profiler
+from profiler import counters, under_profiler
 
 from pebblesim.advice import cards
 from pebblesim.advice.forecast import MOST_THREADS, RESERVED
@@ -120,11 +118,6 @@ FILLING = 8
 CACHES = {"2 x 30 MiB": (2, 30), "45 MiB": (1, 45), "60 MiB": (1, 60)}
 """Partitions of L2, and MiB of each, that launches are predicted with: those of an H200, and one in their place."""
 
-MARK = "spin_kernel"
-"""The kernel of PyTorch that stands before each case."""
-
-SCALE = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -193,25 +186,17 @@ def measured(numbers: list[int]) -> Iterator[dict[str, Any]]:
     """The rows of some cases; the profiler runs one process with all of them for each group of metrics."""
     rows = {number: counted(number)[0] | {"measured": {}, "launches": {}} for number in numbers}
     for metrics in METRICS:
-        flags = "--clock-control none --cache-control none --profile-from-start off --csv --metrics"
-        ncu = ["ncu", *flags.split(), ",".join(metrics)]
-        command = [*ncu, sys.executable, __file__, *map(str, numbers)]
-        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        found, lines = counters(metrics, __file__, *map(str, numbers))
         compiled = {int(facts.pop("case")): facts for facts in map(json.loads, (t for t in lines if t.startswith("{")))}
-        found, marks = iter(compiled), set()
-        for line in csv.DictReader(text for text in lines if text.startswith('"')):
-            if MARK in line["Kernel Name"]:
-                if line["ID"] not in marks:
-                    row = rows[next(found)]
-                    marks.add(line["ID"])
-                    row["measured"] |= dict.fromkeys(metrics.values(), 0)
-                continue
-            value, what = float(line["Metric Value"].replace(",", "")), metrics[line["Metric Name"]]
-            ours, moved = "reduce" not in line["Kernel Name"], round(value * SCALE[line["Metric Unit"]])
-            if ours:
-                row["launches"].setdefault(line["Kernel Name"], {})[what] = moved
-            if ours or what == "hbm_written":  # what the large read drives out is ours
-                row["measured"][what] += moved
+        for number, counters_of in zip(compiled, found, strict=True):
+            row = rows[number]
+            row["measured"] |= dict.fromkeys(metrics.values(), 0)
+            for kernel, what, each in counters_of:
+                ours, moved = "reduce" not in kernel, round(each)
+                if ours:
+                    row["launches"].setdefault(kernel, {})[what] = moved
+                if ours or what == "hbm_written":  # what the large read drives out is ours
+                    row["measured"][what] += moved
         for number, facts in compiled.items():
             rows[number] |= facts
     yield from (row for row in rows.values() if len(row["measured"]) == sum(map(len, METRICS)))

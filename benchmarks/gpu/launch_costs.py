@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from timing import here
 
 from pebblesim.gpu.torch import attention
 from pebblesim.operator.known import eager, native
@@ -28,9 +29,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the file")
     asked = parser.parse_args()
     asked.output.mkdir(parents=True, exist_ok=True)
-    if (thread := native.begin()) is not None:
-        thread.join()
-    row: dict[str, Any] = {"card": torch.cuda.get_device_name(), "torch": torch.__version__, "native": native.state()}
+    row: dict[str, Any] = {**here(torch)}
     starts = torch.tensor([0, 100, 300, 511], dtype=torch.int32, device="cuda")
     for name, batch, options in (("causal", 2, {"is_causal": True}), ("packed", 1, {"cu_seqlens": starts})):
         x = [torch.randn(batch, 8, 511, 128, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in "QKV"]

@@ -1,10 +1,15 @@
 """What sinks cost: layers as in gpt-oss, drawn by a seed, timed with and without them, beside others; on a GPU.
 
 python benchmarks/gpu/sinks.py --seed 1 --shapes 12 --time-limit 120 -o sinks.jsonl
+python benchmarks/gpu/sinks.py --check --seed 1 --shapes 12 --time-limit 120 -o sinks_check.jsonl
 
 64 heads on 8, d = 64, causal or a window of 128 keys. "flex" multiplies FlexAttention's O with σ(L - s), as
-transformers does; "eager" appends a column to the scores. Both get the gradient of s from PyTorch. A row is appended as
-soon as it is measured, and not measured again. `--table` shows the rows, without a GPU.
+transformers does; "eager" appends a column to the scores. Both get the gradient of s from PyTorch. With `--alone` there
+are, in their place, "fixed", ours with sinks that have no gradient, and "view": attention without sinks beside a view
+of s, with gradients of both, which is what PyTorch takes for one more gradient for which nothing is computed. A row is
+appended as soon as it is measured, and not measured again. `--table` shows the rows, without a GPU. `--check` compares
+results of drawn calls with scores in float64: each call several times, and for other lengths, so that passes of Python,
+noted passes and those of the library are among them.
 """
 
 from __future__ import annotations
@@ -23,6 +28,9 @@ HEADS, KV_HEADS, D, WINDOW = 64, 8, 64, 128
 
 MOST_OF_EAGER = 2048
 """Queries up to which all scores are stored."""
+
+ALONE = ("without", "fixed")
+"""Contenders without a gradient of s."""
 
 
 def drawn(seed: int, number: int) -> tuple[int, int, bool]:
@@ -48,7 +56,11 @@ def measured(torch: Any, batch: int, n: int, window: bool, alone: bool) -> dict[
         "without": lambda Q, K, V, s: attention(Q, K, V, **options),
         "ours": lambda Q, K, V, s: attention(Q, K, V, sinks=s, **options),
     }
-    if not alone:
+    if alone:
+        fixed = s.detach()
+        attends["fixed"] = lambda Q, K, V, s: attention(Q, K, V, sinks=fixed, **options)
+        attends["view"] = lambda Q, K, V, s: (attention(Q, K, V, **options), s.view(-1))
+    else:
         attends["flex"] = _flex(n, window)
     if n <= MOST_OF_EAGER and not alone:
         attends["eager"] = partial(_eager, torch, window)
@@ -58,29 +70,30 @@ def measured(torch: Any, batch: int, n: int, window: bool, alone: bool) -> dict[
     for name, attend in list(attends.items()):
         try:
             made = attend(*x, s)
-            torch.autograd.grad(made, x if name == "without" else [*x, s], dO)
+            torch.autograd.grad(made, x if name in ALONE else [*x, s], (dO, s.detach()) if name == "view" else dO)
         except Exception as error:  # of PyTorch's compiler
             row["refused"][name] = f"{type(error).__name__}: {error}".splitlines()[0][:160]
             del attends[name]
             continue
-        if O is not None and name != "without":
+        if O is not None and name not in ("without", "view"):
             row["errors"][name] = float((made[:1] - O).norm() / O.norm())
     del O, truth
     for way in ("forward", "both"):
         calls = {
-            name: [partial(_step, torch, way, attend, x if name == "without" else [*x, s], (*x, s), dO)]
+            name: [partial(_step, torch, way, attend, x if name in ALONE else [*x, s], (*x, s), given)]
             for name, attend in attends.items()
+            for given in [(dO, s.detach()) if name == "view" else dO]
         }
         row[way] = together(torch, calls)
     return row
 
 
-def _step(torch: Any, way: str, attend: Callable[..., Any], wanted: list[Any], x: tuple[Any, ...], dO: Any) -> None:
+def _step(torch: Any, way: str, attend: Callable[..., Any], wanted: list[Any], x: tuple[Any, ...], given: Any) -> None:
     if way == "forward":
         with torch.no_grad():
             attend(*x)
         return
-    torch.autograd.grad(attend(*x), wanted, dO)
+    torch.autograd.grad(attend(*x), wanted, given)
 
 
 def _seen(q: Any, k: Any, window: bool) -> Any:
@@ -118,21 +131,106 @@ def _compiled() -> Any:
     return torch.compile(flex_attention, dynamic=False)
 
 
+def checked(torch: Any, seed: int, number: int) -> dict[str, Any]:
+    """The errors of a drawn call's O and gradients, relative to norms, each the largest of several calls."""
+    from pebblesim.gpu.torch import attention
+
+    random = Random(f"{seed}/{number}/check")
+    d, (heads, kv_heads) = (
+        random.choice((64, 64, 64, 128, 128, 256, 512)),
+        random.choice(((64, 8), (8, 8), (8, 2), (16, 1))),
+    )
+    mask, kind = (
+        random.choice(("none", "causal", "window", "packed", "padding")),
+        random.choice(("bfloat16", "float16")),
+    )
+    of_sinks = random.choice(("same", "float32"))
+    row: dict[str, Any] = {
+        "d": d,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "mask": mask,
+        "type": kind,
+        "of_sinks": of_sinks,
+    }
+    row |= {"lengths": [], "errors": {}}
+    n, batch = random.randrange(100, 1200), 1 if mask == "packed" else random.choice((1, 2))
+    for length in (n, n, n, n + 1, n + 1, n + 3, n + 16, n + 16):
+        for name, error in _errors(torch, attention, batch, length, row).items():
+            row["errors"][name] = max(error, row["errors"].get(name, 0.0))
+        row["lengths"].append(length)
+    return row
+
+
+def _errors(torch: Any, attention: Any, batch: int, n: int, row: dict[str, Any]) -> dict[str, float]:
+    kind, d, heads, kv_heads = getattr(torch, row["type"]), row["d"], row["heads"], row["kv_heads"]
+    make = torch.Generator(device="cuda").manual_seed(n)
+    x = [torch.randn(batch, of, n, d, device="cuda", generator=make).to(kind) for of in (heads, kv_heads, kv_heads)]
+    x = [each.requires_grad_() for each in x]
+    s = torch.randn(heads, device="cuda", generator=make).to(kind if row["of_sinks"] == "same" else torch.float32)
+    s[0] = -torch.inf
+    s = torch.nn.Parameter(s)
+    dO = torch.randn(batch, heads, n, d, device="cuda", generator=make).to(kind)
+    at = torch.arange(n, device="cuda")
+    seen, options = torch.ones(batch, 1, n, n, dtype=torch.bool, device="cuda"), {}
+    if row["mask"] in ("causal", "window"):
+        seen, options = seen & (at[:, None] >= at), {"is_causal": True}
+    if row["mask"] == "window":
+        seen, options = seen & (at[:, None] - at < 40), options | {"window": (39, 0)}
+    if row["mask"] == "packed":
+        starts = torch.tensor([0, n // 3, n // 3, n - 2], dtype=torch.int32, device="cuda")
+        of = torch.bucketize(at, starts[1:], right=True)
+        seen, options = (of[:, None] == of) & (at < n - 2)[:, None] & (at < n - 2) & seen, {"cu_seqlens": starts}
+    if row["mask"] == "padding":
+        padding = (at > n // 2).repeat(batch, 1)
+        seen, options = seen & ~padding[:, None, None], {"key_padding_mask": padding}
+    O = attention(*x, sinks=s, enable_gqa=True, **options)
+    made = [O, *torch.autograd.grad(O, [*x, s], dO)]
+    y = [each.detach().double().requires_grad_() for each in (*x, s)]
+    K, V = (each.repeat_interleave(heads // kv_heads, 1) for each in y[1:3])
+    S = (y[0] @ K.mT * d**-0.5).masked_fill(~seen, -torch.inf)
+    whole = torch.logaddexp(S.logsumexp(-1), y[3][None, :, None])
+    P = (S - whole.masked_fill(whole == -torch.inf, 0.0)[..., None]).exp()
+    truth = [P @ V]
+    truth += torch.autograd.grad(truth[0], y, dO.double())
+    names = ("O", "dQ", "dK", "dV", "ds")
+    pairs = zip(names, made, truth, strict=True)
+    return {
+        name: float((one.detach().double() - other.nan_to_num()).norm() / other.nan_to_num().norm())
+        for name, one, other in pairs
+    }
+
+
+NAMES = {"ours": "sinks", "fixed": "sinks without a gradient", "view": "no sinks, and the gradient of a view of s"}
+
+
 def table(rows: list[dict[str, Any]]) -> None:
-    """Print times of each layer, and the geometric mean of what sinks cost."""
-    print("| batch | n | keys | pass | without | sinks | cost | flex | eager |\n|---|---|---|---|---|---|---|---|---|")
-    costs: dict[tuple[str, str], list[float]] = {}
+    """Print times of each layer, and the geometric means of what sinks cost, with the least and the most."""
+    others = ("flex", "eager") if any("flex" in row["both"] for row in rows) else ("fixed", "view")
+    print(f"| batch | n | keys | pass | without | sinks | cost | {' | '.join(others)} |\n|{'---|' * 9}")
+    costs: dict[tuple[str, str, str], list[float]] = {}
     for row in sorted(rows, key=lambda row: (row["window"], row["n"])):
         for way in ("forward", "both"):
-            for kind in ("wall_us", "card_us"):
-                costs.setdefault((way, kind), []).append(row[way]["ours"][kind] / row[way]["without"][kind])
+            for name in [name for name in NAMES if name in row[way]]:
+                for kind in ("card_us", "wall_us"):
+                    cost = row[way][name][kind] / row[way]["without"][kind]
+                    costs.setdefault((name, way, kind), []).append(cost)
             each = {name: times["wall_us"] for name, times in row[way].items()}
-            cells = [f"{each[name] / 1e3:.3f}" if name in each else "" for name in ("without", "ours", "flex", "eager")]
-            cells.insert(2, f"{costs[way, 'wall_us'][-1]:.2f}")
+            cells = [f"{each[name] / 1e3:.3f}" if name in each else "" for name in ("without", "ours", *others)]
+            cells.insert(2, f"{each['ours'] / each['without']:.2f}" if "ours" in each else "")
             keys = f"window {WINDOW}" if row["window"] else "causal"
             print("|", " | ".join([str(row["batch"]), f"{row['n']:,}", keys, way, *cells]), "|")
-    for (way, kind), values in costs.items():
-        print(f"{way}, {kind}: {geometric_mean(values):.3f} times without, {min(values):.3f} to {max(values):.3f}")
+    print("\n| | forward, card | forward, with launches | both, card | both, with launches |\n|---|---|---|---|---|")
+    for name, said in NAMES.items():
+        found = [
+            costs[name, way, kind]
+            for way in ("forward", "both")
+            for kind in ("card_us", "wall_us")
+            if costs.get((name, way, kind))
+        ]
+        if found:
+            cells = [f"{geometric_mean(each):.3f} ({min(each):.3f} to {max(each):.3f})" for each in found]
+            print("|", " | ".join([said, *cells]), "|")
 
 
 def main() -> None:
@@ -143,6 +241,7 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=120.0, help="seconds after which nothing new is begun")
     parser.add_argument("--alone", action="store_true", help="with and without sinks alone, and no others")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--check", action="store_true", help="errors of drawn calls, and no times")
     asked, began = parser.parse_args(), time.monotonic()
     text = asked.output.read_text(encoding="utf-8") if asked.output.exists() else ""
     rows = [json.loads(line) for line in text.splitlines()]
@@ -159,12 +258,14 @@ def main() -> None:
         key, (batch, n, window) = f"{asked.seed}/{number}", drawn(asked.seed, number)
         if key in known or time.monotonic() - began > asked.time_limit:
             continue
-        row = {"key": key, "batch": batch, "n": n, "window": window, "card": torch.cuda.get_device_name()}
-        row["native"] = native.state()
-        row |= measured(torch, batch, n, window, asked.alone)
+        row = {"key": key, "card": torch.cuda.get_device_name(), "native": native.state()}
+        if asked.check:
+            row |= checked(torch, asked.seed, number)
+        else:
+            row |= {"batch": batch, "n": n, "window": window} | measured(torch, batch, n, window, asked.alone)
         with asked.output.open("a", encoding="utf-8") as out:
             out.write(json.dumps(row) + "\n")
-        print(json.dumps(row)[:300], flush=True)
+        print(json.dumps(row)[:400], flush=True)
 
 
 if __name__ == "__main__":

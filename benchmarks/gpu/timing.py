@@ -16,6 +16,15 @@ LEAST, MOST = 3e-3, 8
 """Seconds that calls in a row take at least, and the most of them."""
 
 
+def here(torch: Any) -> dict[str, str]:
+    """The card, PyTorch, and whether the library in C++ is used, which is waited for: a row says it of its times."""
+    from pebblesim.operator.known import native
+
+    if (thread := native.begin()) is not None:  # PEBBLESIM_NATIVE=0: by Python alone
+        thread.join()
+    return {"card": torch.cuda.get_device_name(), "torch": torch.__version__, "native": native.state()}
+
+
 def sets_of(bytes_of_one: int) -> int:
     """Sets of tensors that are used in turn."""
     return max(1, min(MOST_SETS, -(-2 * L2 // max(bytes_of_one, 1))))

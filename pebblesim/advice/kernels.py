@@ -17,6 +17,7 @@ from pebblesim.core.sizes import BYTES, assigned, quantity
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.count import Counted, count
 from pebblesim.kernels.domains import HOPPER, KERNELS, Call, Refusal
+from pebblesim.kernels.key_ranges import KeyRanges
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.problems import problem
 
@@ -215,7 +216,9 @@ class OurKernels:
     def _without_gluon(self) -> Iterator[str]:
         for other in [each for each in self.kernels if not each.tiling.gluon][:1]:
             settings = f"{_settings(other, self.dims)}, {amounts.duration(other.seconds)}"
-            yield f"without Gluon, or with a softcap or packed sequences, {other.tiling.schedule}: {settings}"
+            taken = self.kernels[0].tiling
+            others = "a softcap" if KeyRanges in taken.domain.masks else "a softcap or packed sequences"
+            yield f"without Gluon, or with {others}, {other.tiling.schedule}: {settings}"
             yield self._source(other)
 
     def _source(self, kernel: Forecast) -> str:

@@ -46,9 +46,9 @@ def readings(tiling: Tiling, dims: Mapping[str, int], dtype: str, mask: Mask | N
 def _readings(tiling: Tiling, dims: tuple[tuple[str, int], ...], dtype: str, mask: Mask | None) -> dict[str, Reading]:
     sizes = {**dict(dims), **tiling.blocks}
     program = tiling.traced(dict(dims), mask)
+    options = tiling.options_under(mask)
     if tiling.gluon:
-        options = tiling.options | {"persistent": tiling.persistent and mask is None}
         made = gluon(program, sizes, dtype, mask, **options)
     else:
-        made = triton(program, sizes, dtype, mask, far=False, **tiling.options)
+        made = triton(program, sizes, dtype, mask, far=False, **options)
     return {each.launch.name: read(each.program) for each in made.kernels}

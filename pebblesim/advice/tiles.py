@@ -19,12 +19,16 @@ from pebblesim.kernels.passes.in_parts import part_of
 from pebblesim.kernels.tables import workspace
 from pebblesim.kernels.triton.storage import Storage
 from pebblesim.kernels.words import LEAST_SIDE, of_launch
-from pebblesim.language.masks import Mask
+from pebblesim.language.masks import Band, Mask
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
 
 PROBLEM = {"forward": "forward", "backward": "backward-qkv"}
 """The problem that the kernels of each pass solve."""
+
+
+IN_TURN = ("flash2-forward",)
+"""Schedules whose blocks have several tiles under a band, too, long and short ones in turn."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,8 @@ class Tiling:
         masked: whether they are tried under a mask alone; False: without one alone; None: both.
         even: whether they are for lengths that they divide, and no mask: with predicates their registers are too few.
         gluon: whether its kernels are those of the Gluon reading, whose stages are those of rings.
-        persistent: whether these have as many blocks as multiprocessors where there is no mask.
+        persistent: whether these have as many blocks as multiprocessors: without a mask; those of `IN_TURN` under a
+            band, too.
         early: whether launches begin while the one before them ends: on Hopper and later cards.
         one_source: whether all lengths have the source with predicates: for few rows, where it is as fast.
         sides: least and largest sizes of single head dimensions that they are for, by name.
@@ -85,6 +90,14 @@ class Tiling:
             return {"stages": self.stages, "persistent": self.persistent}
         shape = {"warps": self.warps, "stages": self.stages, "apart": self.apart}
         return {**shape, "described": self.described, "early": self.early}
+
+    def options_under(self, mask: Mask | None) -> dict[str, Any]:
+        """Options of `triton`, or of `gluon`, for its kernels under a mask."""
+        if not self.gluon:
+            return self.options
+        known = isinstance(mask, Band) and not isinstance(mask, KeyRanges)
+        several = mask is None or (known and self.schedule in IN_TURN)
+        return self.options | {"persistent": self.persistent and several}
 
     @property
     def widest(self) -> dict[str, int]:

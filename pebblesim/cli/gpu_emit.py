@@ -323,7 +323,7 @@ def _gluon(asked: _Asked, stages: int | None, persistent: bool | None) -> tuple[
     if isinstance(rule, str):
         tiles = hopper_tiling(asked.schedule, asked.dims)
         rule, stages = tiles.blocks, stages or tiles.stages
-        persistent = tiles.persistent and asked.mask is None if persistent is None else persistent
+        persistent = tiles.options_under(asked.mask)["persistent"] if persistent is None else persistent
     elif not set(get(asked.schedule).blocks) <= set(rule):  # the rest is what was measured, not what fills M
         rule = {**hopper_tiling(asked.schedule, asked.dims).blocks, **rule}
     counted = count(asked.schedule, blocks=rule, **asked.counting)

@@ -197,10 +197,14 @@ OF_TRITON = dict.fromkeys(
 )
 """Domains of schedules as Triton kernels; of others it is `TRITON`."""
 
+RANGED = (*GLUON.masks, KeyRanges)
+"""Kinds of masks of kernels that go through the tiles of a block's ranges."""
+
 OF_GLUON = {
-    "backward-two-pass-blocked": replace(GLUON, alone="B_c"),
+    "flash2-forward": replace(GLUON, masks=RANGED),
+    "backward-two-pass-blocked": replace(GLUON, masks=RANGED, alone="B_c"),
     "dS-stored-resident": replace(GLUON, alone="b"),
-    "flash2-backward-blocked": replace(ADDING, softcap=64),
+    "flash2-backward-blocked": replace(ADDING, masks=RANGED, softcap=64),
     "flash2-latent": LATENT,
     **dict.fromkeys(("scores-stored-resident", "small-cache-backward-resident"), STORED),
     "small-cache-backward-resident-in-rows": replace(STORED, alone="b"),

@@ -48,31 +48,53 @@ def opening(queries: Term, keys: Term, rows: int) -> list[Statement]:
     return [Let((name,), (term("head") // SHARING * number,), more=True) for name, number in moved]
 
 
-def vectors(index: str, exists: Term | None, rows: int, before: Term | None = None) -> list[Statement]:
+def vectors(
+    index: str,
+    exists: Term | None,
+    rows: int,
+    before: Term | None = None,
+    addresses: tuple[str, str] = (FIRST, END),
+    times: int = 1,
+) -> list[Statement]:
     """Statements that read the ranges of a tile of rows, whose indices have this name; 0 where no row exists.
 
-    `before`: positions of other sequences before those of this one.
+    `before`: positions of other sequences before those of this one; `addresses`: names of those of what each index
+    meets, in so many `times`.
     """
     at = term(index) // rows
     at = at if before is None else before + at
     edge = {} if exists is None else {"mask": exists, "other": 0}
-    return [Let((f"{index}_{name}",), (call("load", term(f"{name}_ptr") + at, **edge),)) for name in ("first", "end")]
+    names = zip(of_tile(index), addresses, strict=True)
+    return [Let((name,), (call("load", Name(address) + at, **edge) * times,)) for name, address in names]
+
+
+def of_tile(index: str) -> tuple[str, str]:
+    """The names of the ranges of a tile, whose indices have this name."""
+    return f"{index}_first", f"{index}_end"
 
 
 def predicate(rows: str, columns: str, along_rows: str, along_columns: str) -> list[Term]:
     """The allowed pairs of a tile, by the names of its indices."""
     keys = Name(columns).along(along_columns)
-    first, end = (Name(f"{rows}_{name}").along(along_rows) for name in ("first", "end"))
+    first, end = (Name(each).along(along_rows) for each in of_tile(rows))
     return [keys >= first, keys < end]
+
+
+def met(first: str, end: str, start: Term, stop: Term, by_all: bool) -> tuple[Term, Term]:
+    """The first of what some, or all, indices from `start` to before `stop` meet, and the one after the last.
+
+    `first`, `end`: names of the addresses of what each index meets.
+    """
+    low, high = (stop - 1, start) if by_all else (start, stop - 1)
+    return call("load", Name(first) + low), call("load", Name(end) + high)
 
 
 def seen_by_rows(start: Term, stop: Term, by_all: bool) -> tuple[Term, Term]:
     """The first key that some, or all, positions from `start` to before `stop` see, and the one after the last."""
-    first, last = (stop - 1, start) if by_all else (start, stop - 1)
-    return call("load", Name(FIRST) + first), call("load", Name(END) + last)
+    return met(FIRST, END, start, stop, by_all)
 
 
 def seeing_columns(left: Term, right: Term, rows: int, by_all: bool) -> tuple[Term, Term]:
     """The first row that sees some, or all, of the keys from `left` to before `right`, and the one after the last."""
-    first, last = (right - 1, left) if by_all else (left, right - 1)
-    return call("load", Name(ABOVE) + first) * rows, call("load", Name(BELOW) + last) * rows
+    first, end = met(ABOVE, BELOW, left, right, by_all)
+    return first * rows, end * rows

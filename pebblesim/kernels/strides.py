@@ -133,7 +133,7 @@ def strides(
         tensor: tuple(names.new(f"{name}_{part}") for part in ("batch", "head", "row"))
         for name, tensor in program.tensors.items()
         if shared and name in given and len(tensor.shape) == 2
-        if tensor in onto or not is_float32(program, tensor)
+        if tensor in onto or tensor.apart is not None or not is_float32(program, tensor)
     }
     queries = next((program.tensors[name].shape[0] for name in QUERIES if name in given), "")
     alone = [tensor for tensor in of if shared == 1 or tensor.shape[0] != queries] if dense else []

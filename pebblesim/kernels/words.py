@@ -26,7 +26,7 @@ def word_bytes(program: ir.Program, tensor: ir.Tensor, dtype: str) -> int:
 
 
 def is_float32(program: ir.Program, tensor: ir.Tensor) -> bool:
-    """Whether a tensor is a vector, or holds sums that are read, added to and written again."""
+    """Whether a tensor is a vector, or holds sums that are read, added to and written again, there or elsewhere."""
     return len(tensor.shape) == 1 or tensor in _sums(program)
 
 
@@ -34,7 +34,7 @@ def is_float32(program: ir.Program, tensor: ir.Tensor) -> bool:
 def _sums(program: ir.Program) -> frozenset[ir.Tensor]:
     nodes = [node for phase in program.phases for node in ir.walk(phase.body)]
     read = {node.tile: node.tensor for node in nodes if isinstance(node, ir.Read)}
-    return frozenset(node.tensor for node in nodes if isinstance(node, ir.Write) and read.get(node.tile) is node.tensor)
+    return frozenset(read[node.tile] for node in nodes if isinstance(node, ir.Write) and node.tile in read)
 
 
 def moved_bytes(program: ir.Program, by_tensor: Mapping[str, tuple[int, int]], dtype: str) -> Bytes:

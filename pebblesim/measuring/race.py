@@ -242,10 +242,7 @@ def source_of(track: Track, tiling: Tiling) -> Source:
     """
     program, band = _program(track, tiling)
     sizes = {**track.dims, **tiling.blocks}
-    if not tiling.gluon:
-        return triton(program, sizes, track.dtype, band, **tiling.options)
-    options = tiling.options | {"persistent": tiling.persistent and band is None}
-    return gluon(program, sizes, track.dtype, band, **options)
+    return (gluon if tiling.gluon else triton)(program, sizes, track.dtype, band, **tiling.options_under(band))
 
 
 def held(source: Source, track: Track, tiling: Tiling) -> list[tuple[str, Storage]]:

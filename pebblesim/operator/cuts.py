@@ -20,9 +20,9 @@ WAVES, FEW, MOST = (1, 2, 4, 8), 8, 64
 Under a causal mask the blocks of a shorter part are more alike.
 """
 
-NEARLY = 0.75
-"""Part of a wave that is worth more than to leave it out, behind others: under a causal mask its blocks are the short
-ones."""
+NEARLY = 3, 4
+"""The part of a wave, as a fraction, that is worth more than to leave it out, behind others: under a causal mask its
+blocks are the short ones."""
 
 KV_HEADS = 1, 2, 4
 """KV heads that are computed at once, where queries are cut: with several of them blocks are more alike."""
@@ -105,41 +105,61 @@ def cuts(
         for kv_heads in (n for n in KV_HEADS if heads % n == 0):
             if like is not None and (like.kv_heads != kv_heads or len(like.ends) == 1):
                 continue
-            pairs, wave = max(0, room - sums * kv_heads) * n_q * n_k // (tables * kv_heads), units / kv_heads / shared
+            pairs = max(0, room - sums * kv_heads) * n_q * n_k // (tables * kv_heads)
+            wave = Wave(units, kv_heads * shared)
             for waves, ends in _in_parts(n_q, n_k, mask is not None, wave, pairs, like and like.waves):
                 yield Cut(kv_heads, shared, ends, waves)
 
 
+class Wave(NamedTuple):
+    """Tiles of queries whose blocks have a multiprocessor each, `units` / `blocks`: a block more would run alone behind
+    them. Tiles are compared with it as integers, since lengths may be expressions.
+
+    Attributes:
+        units: multiprocessors.
+        blocks: blocks of a tile of queries.
+    """
+
+    units: int
+    blocks: int
+
+    def whole(self, tiles: int) -> int:
+        """Tiles, of `blocks` each, that are at most so many blocks, and at least one: whole waves, but for a last one
+        that is nearly full."""
+        over, (part, of) = tiles % self.units if tiles > self.units else 0, NEARLY
+        return max(1, (tiles if over * of >= part * self.units else tiles - over) // self.blocks)
+
+
 def _in_parts(
-    n_q: int, n_k: int, causal: bool, wave: float, pairs: int, like: int | None
+    n_q: int, n_k: int, causal: bool, wave: Wave, pairs: int, like: int | None
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
     """The ends of parts of the queries with this number of pairs at most, and the most waves of each.
 
     Args:
-        wave: tiles of queries whose blocks have a multiprocessor each: a block more would run alone behind them.
         like: the waves that are asked for; None for all ways.
     """
 
     def of(waves: int) -> tuple[int, ...]:
-        most = waves * wave
+        most = waves * wave.units
         if not waves:
-            fewest = len(_ends(n_q, n_k, causal, wave, n_q, pairs))
-            most = -(-n_q // max(1, fewest) // UNIT)
+            fewest = len(_ends(n_q, n_k, causal, wave, n_q * wave.blocks, pairs))
+            most = -(-n_q // max(1, fewest) // UNIT) * wave.blocks
         return _ends(n_q, n_k, causal, wave, most, pairs)
 
     first = next((each for each in WAVES if len(of(each)) <= FEW), WAVES[-1])
     several = (first, 2 * first) if causal else (first, 2 * first, 0)
-    found = dict[tuple[int, ...], int]()
+    found = list[tuple[int, ...]]()
     for waves in several if like is None else (like,):
-        found.setdefault(of(waves), waves)
-    yield from ((waves, ends) for ends, waves in found.items() if 1 < len(ends) <= MOST)
+        ends = of(waves)
+        if ends not in found and 1 < len(ends) <= MOST:
+            yield waves, ends
+        found.append(ends)
 
 
-def _ends(n_q: int, n_k: int, causal: bool, wave: float, most: float, pairs: int) -> tuple[int, ...]:
-    """The ends of parts of the queries, from the last part on, with so many tiles at most and as there is room for.
+def _ends(n_q: int, n_k: int, causal: bool, wave: Wave, most: int, pairs: int) -> tuple[int, ...]:
+    """The ends of parts of the queries, from the last part on, with so many blocks at most and as there is room for.
 
-    More than one wave are whole ones, but for a last one that is nearly full. The first part has the rest, together
-    with the next one if there is room. Empty if there is no room for a tile.
+    The first part has the rest, together with the next one if there is room. Empty if there is no room for a tile.
     """
     ends, start = list[int](), n_q
 
@@ -148,12 +168,10 @@ def _ends(n_q: int, n_k: int, causal: bool, wave: float, most: float, pairs: int
 
     while start > 0:
         ends.append(start)
-        tiles = min(most, fitting(start))
-        over = tiles % wave if tiles > wave else 0
-        tiles = max(1, int(tiles if over >= NEARLY * wave else tiles - over)) if tiles else 0
+        tiles = fitting(start)
         if not tiles:
             return ()
-        start = _whole(start) - tiles * UNIT
+        start = _whole(start) - wave.whole(min(most, tiles * wave.blocks)) * UNIT
     if len(ends) > 2 and _whole(ends[-2]) <= fitting(ends[-2]) * UNIT:
         ends.pop()
     return tuple(reversed(ends))

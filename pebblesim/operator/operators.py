@@ -22,6 +22,7 @@ from pebblesim.operator import definition
 from pebblesim.operator.checks import check_forward_mode
 from pebblesim.operator.known import recorded
 from pebblesim.operator.launching import layout
+from pebblesim.operator.launching.fresh import fresh
 from pebblesim.operator.launching.launching import OF_QUERIES, Setting, check_triton, compute
 from pebblesim.operator.launching.layout import empty_like, in_order, numbers_from, numbers_of
 from pebblesim.operator.masks import Asked, Ranged, arguments_of
@@ -100,8 +101,11 @@ def _without_pairs(query: Tensor, key: Tensor) -> bool:
     return 0 in (query.shape[0], query.shape[2], key.shape[2])
 
 
-def _arguments(first: Tensor | Ranged | None, end: Tensor | None, n_k: int) -> dict[str, Tensor]:
-    """As `arguments_of`; on a GPU by one kernel, unless they are there."""
+def _arguments(first: Tensor | Ranged | None, end: Tensor | None, n_k: int, forward: bool = False) -> dict[str, Tensor]:
+    """As `arguments_of`; on a GPU by one kernel, unless they are there.
+
+    `forward`: for kernels that read the keys of queries alone; the queries of keys may then be anything.
+    """
     if isinstance(first, Ranged):
         return dict(zip(ARGUMENTS, first, strict=False))
     if first is None or end is None or not layout.on_gpu(first):
@@ -109,7 +113,8 @@ def _arguments(first: Tensor | Ranged | None, end: Tensor | None, n_k: int) -> d
     from pebblesim.operator.sequences import above_and_below
 
     first, end = first.contiguous(), end.contiguous()
-    return dict(zip(ARGUMENTS, (first, end, *above_and_below(first, end, n_k)), strict=False))
+    of_keys = (first, end) if forward else above_and_below(first, end, n_k)
+    return dict(zip(ARGUMENTS, (first, end, *of_keys), strict=False))
 
 
 def forward(
@@ -129,7 +134,7 @@ def without_notes(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | Non
         return out.zero_(), without(query.shape[2])
     check_triton()
     pairs = _pairs(query, key, asked)
-    ranges = _arguments(asked.first, asked.end, key.shape[2])
+    ranges = _arguments(asked.first, asked.end, key.shape[2], forward=True)
     tensors = {"Q": pairs.rows(query), "K": pairs.columns(key), "V": pairs.columns(value), **ranges}
     if sinks is not None:
         tensors[SINKS] = (sinks if sinks.stride(-1) == 1 else sinks.contiguous()).expand(query.shape[0], -1)
@@ -193,8 +198,16 @@ def gradients_without_notes(
     if grad_L is not None:
         tensors["dL"] = pairs.gathered(grad_L)
     results = {"dQ": pairs.rows(dQ, 0.0), "dK": pairs.columns(dK, 0.0), "dV": pairs.columns(dV, 0.0)}
-    v = compute("backward", tensors, results, pairs.setting._replace(sinks=sinks is not None))
-    return made if sinks is None else (*made, gradient_of_sinks(v, L, grad_L, sinks, key.shape[1], pairs.queries))
+    setting = pairs.setting._replace(sinks=sinks is not None)
+    if sinks is None:
+        compute("backward", tensors, results, setting)
+        return made
+    every = grad_L is None or pairs.queries == slice(0, pairs.sizes[0])
+    sums_of = (sinks, fresh(sinks.new_empty(sinks.shape))) if every and sinks.stride(-1) == 1 else None
+    v = compute("backward", tensors, results, setting, sums_of)
+    if v is None and sums_of is not None:
+        return *made, sums_of[1]
+    return *made, gradient_of_sinks(v, L, grad_L, sinks, key.shape[1], pairs.queries)
 
 
 def forward_on_gpu(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:

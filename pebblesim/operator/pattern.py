@@ -27,6 +27,7 @@ class Pattern(NamedTuple):
         sinks: whether softmaxes begin with sinks; kernels of backward passes then return row sums, too. It says what is
             compiled, and not what is chosen.
         apart: whether gradients of keys are parts of sums, in float32; it says what is compiled, too.
+        in_shares: whether blocks have shares of the terms of these sums; it says what is compiled, too.
     """
 
     mask: Band | None = None
@@ -36,6 +37,7 @@ class Pattern(NamedTuple):
     gluon: bool = True
     sinks: bool = False
     apart: bool = False
+    in_shares: bool = False
 
     def call(self, dims: Iterable[tuple[str, int]], dtype: str, card: Card) -> Call:
         """The call that kernels are found for, with these dimensions and on this card."""

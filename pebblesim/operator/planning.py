@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from pebblesim.advice import cards
 from pebblesim.advice.forecast import Forecast, LaunchForecast, forecast, forecasts
@@ -20,9 +21,7 @@ from pebblesim.language.registry import get
 from pebblesim.launches.launches import launches
 from pebblesim.operator.cuts import UNIT, Cut, cuts as ways_to_cut
 from pebblesim.operator.pattern import Pattern
-from pebblesim.operator.sizes import (
-    refused,
-)
+from pebblesim.operator.sizes import refused
 
 CARD = "H200"
 """The card whose rates are used where no card is given."""
@@ -44,6 +43,54 @@ LATENT = "forward-latent"
 
 Dims = tuple[tuple[str, int], ...]
 """Sizes by name, as a key of a table."""
+
+Sides = tuple[tuple[str, int], ...]
+"""The sides of tiles along lengths."""
+
+Taken = Callable[[Mapping[str, int]], int]
+"""Gives the bytes of the tables of a head, of its sizes and those of blocks."""
+
+
+class Pass(NamedTuple):
+    """A pass that kernels are chosen for.
+
+    Attributes:
+        way: "forward" or "backward", or another problem or part of one.
+        dims: n_q (rows of all heads that share keys), n_k, d_k, d_v.
+        heads: KV heads in all.
+        dtype: type of the words of matrices.
+        pattern: the pairs that are allowed.
+        room: bytes that tables may take, or None.
+        card: the card.
+    """
+
+    way: str
+    dims: Dims
+    heads: int
+    dtype: str
+    pattern: Pattern
+    room: int | None
+    card: cards.Card
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Queries of a head, and keys."""
+        whole = dict(self.dims)
+        return whole["n_q"] // self.pattern.shared, whole["n_k"]
+
+    def rounded(self, steps: int = 1) -> Dims:
+        """The sizes that kernels are chosen for."""
+        return rounded_up(self.dims, self.pattern, steps)
+
+    def part(self, cut: Cut, way: str) -> Pass:
+        """A part that has as many queries and keys as parts have in the mean, as a whole pass of this way."""
+        keys, parts = cut.keys(self.pattern, self.lengths[1]), len(cut.ends)
+        own = {"n_q": cut.ends[-1] // parts, "n_k": sum(keys) // parts}
+        if parts > 1:
+            own = {name: -(-size // UNIT) * UNIT for name, size in own.items()}
+        own["n_q"] *= cut.heads
+        dims = tuple((name, own.get(name, size)) for name, size in self.dims)
+        return Pass(way, dims, cut.kv_heads, self.dtype, cut.pattern(self.pattern), None, self.card)
 
 
 @dataclass(frozen=True)
@@ -113,168 +160,126 @@ def _of_part(
 def chosen(
     way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card
 ) -> Choice:
-    """Choose the kernels of a pass.
-
-    Args:
-        way: "forward" or "backward".
-        dims: n_q (rows of all heads that share keys), n_k, d_k, d_v.
-        heads: KV heads in all.
-        dtype: type of the words of matrices.
-        pattern: the pairs that are allowed.
-        room: bytes that tables may take, or None.
-        card: the card.
+    """Choose the kernels of a pass, which `Pass` describes.
 
     Raises:
         UsageError: no kernel fits into this room.
     """
-    free = _first(way, rounded_up(dims, pattern, 1), dims, heads, dtype, pattern, None, card)
+    asked = Pass(way, dims, heads, dtype, pattern, room, card)
+    free = _first(asked._replace(room=None), asked.rounded())
     if room is None or free.bytes <= room:
         return free
-    rounded = rounded_up(dims, pattern, STEPS)
+    rounded = asked.rounded(STEPS)
     for lengths in rounded, dims:  # rounded ones may be equal, and can then be cut where these cannot
-        like = _fastest(way, lengths, heads, dtype, pattern, room, card)
+        plain = tuple((name, int(size)) for name, size in lengths)  # what is kept is for no expressions
+        like = _fastest(asked._replace(dims=plain))
         if like.cut is None:
             break
-        for made in _in_parts(way, dims, heads, dtype, pattern, room, card, like.cut):
+        for made in _in_parts(asked, room, like.cut):
             return replace(made, forecast=replace(like.forecast, tiling=made.forecast.tiling))
-    return _first(way, rounded, dims, heads, dtype, pattern, room, card)
+    return _first(asked, rounded)
 
 
 @lru_cache(maxsize=KEPT)
-def _fastest(way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int, card: cards.Card) -> Choice:
+def _fastest(asked: Pass) -> Choice:
     """The kernels of a pass whose tables have no room together: in parts, or for some heads or rows at a time.
 
-    Arguments as for `chosen`, with rounded lengths.
+    Its lengths are rounded.
     """
+    _, dims, heads, dtype, pattern, room, card = asked
+    assert room is not None
     found = list[Choice]()
-    for made in _in_parts(way, dims, heads, dtype, pattern, room, card):
+    for made in _in_parts(asked, room):
         assert made.cut is not None
         of_parts = _of_parts(made.cut, made.forecast.tiling, dims, heads, dtype, pattern, card)
         found.append(replace(made, forecast=of_parts))
     try:
-        found.append(_first(way, dims, dims, heads, dtype, pattern, room, card))
+        found.append(_first(asked, dims))
     except UsageError:
         if not found:
             raise
     return min(found, key=lambda made: first_at(made, dict(dims), card, dtype, heads, pattern).seconds)
 
 
-def _in_parts(
-    way: str,
-    dims: Dims,
-    heads: int,
-    dtype: str,
-    pattern: Pattern,
-    room: int,
-    card: cards.Card,
-    like: Cut | None = None,
-) -> Iterator[Choice]:
+def _in_parts(asked: Pass, room: int, like: Cut | None = None) -> Iterator[Choice]:
     """The kernels of a pass in parts that have room, with the forecast of a mean part; `like`: cut in this way."""
-    if way == "backward":
-        yield from _parts_backward(dims, heads, dtype, pattern, room, card, like)
-        return
-    free = _first(way, rounded_up(dims, pattern, 1), dims, heads, dtype, pattern, None, card)
-    yield from _parts_forward(free.bytes // heads, dims, heads, dtype, pattern, room, card, like)
+    if asked.way == "backward":
+        yield from _parts_backward(asked, room, like)
+    else:
+        yield from _parts_forward(asked, room, like)
 
 
-def _parts_forward(
-    tables: int,
-    dims: Dims,
-    heads: int,
-    dtype: str,
-    pattern: Pattern,
-    room: int,
-    card: cards.Card,
-    like: Cut | None,
-) -> Iterator[Choice]:
-    """The kernels of a forward pass in parts, which have whole tables where those of all have no room.
-
-    `tables`: bytes of those of all heads that share keys.
-    """
-    n_q, n_k = dict(dims)["n_q"] // pattern.shared, dict(dims)["n_k"]
-    for cut in ways_to_cut(pattern, n_q, n_k, heads, tables, room, card.size("multiprocessors"), 0, like):
-        some, own = _part(cut, dims, pattern)
-        alone = _first("forward", rounded_up(some, own, 1), some, cut.kv_heads, dtype, own, None, card)
-        _, taken = _of_lengths(alone.forecast.tiling, dims[2:], dtype, own.mask)
-        blocks = {**dict(dims), **alone.forecast.tiling.blocks}
-        most = cut.kv_heads * max(taken({**blocks, "n_q": n, "n_k": keys}) for n, keys in cut.sizes(pattern, n_k))
+def _parts_forward(asked: Pass, room: int, like: Cut | None) -> Iterator[Choice]:
+    """The kernels of a forward pass in parts, which have whole tables where those of all have no room."""
+    tables = _first(asked._replace(room=None), asked.rounded()).bytes // asked.heads
+    n_q, n_k = asked.lengths
+    units = asked.card.size("multiprocessors")
+    for cut in ways_to_cut(asked.pattern, n_q, n_k, asked.heads, tables, room, units, 0, like):
+        alone = _first(some := asked.part(cut, "forward"), some.rounded())
+        _, taken, sizes = _of_each(alone, asked, cut, some)
+        most = cut.kv_heads * max(map(taken, sizes))
         if most <= room:
             yield Choice(alone.forecast, alone.even, most, cut)
 
 
-def _parts_backward(
-    dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int, card: cards.Card, like: Cut | None
-) -> Iterator[Choice]:
+def _parts_backward(asked: Pass, room: int, like: Cut | None) -> Iterator[Choice]:
     """The kernels of a backward pass in parts, whose sums have their place in memory from one part to the next."""
-    whole = dict(dims)
-    n_q, n_k = whole["n_q"] // pattern.shared, whole["n_k"]
-    tables = BYTES[dtype] * UNIT**2 * -(-whole["n_q"] // UNIT) * -(-n_k // UNIT)
-    of_key, units = BYTES["float32"] * (whole["d_k"] + whole["d_v"]), card.size("multiprocessors")
-    for cut in ways_to_cut(pattern, n_q, n_k, heads, tables, room, units, of_key * n_k, like):
-        some, own = _part(cut, dims, pattern)
-        alone = _suiting(PART, rounded_up(some, own, 1), some, cut.kv_heads, dtype, own, None, card)
+    whole, (n_q, n_k) = dict(asked.dims), asked.lengths
+    tables = BYTES[asked.dtype] * UNIT**2 * -(-whole["n_q"] // UNIT) * -(-n_k // UNIT)
+    of_key, units = BYTES["float32"] * (whole["d_k"] + whole["d_v"]), asked.card.size("multiprocessors")
+    for cut in ways_to_cut(asked.pattern, n_q, n_k, asked.heads, tables, room, units, of_key * n_k, like):
+        alone = _suiting(some := asked.part(cut, PART), some.rounded())
         if alone is None:
             continue
-        sides, taken = _of_lengths(alone.forecast.tiling, dims[2:], dtype, own.mask)
-        each = [{**whole, **alone.forecast.tiling.blocks, "n_q": n, "n_k": keys} for n, keys in cut.sizes(pattern, n_k)]
-        even = not any(size[name] % side for size in each for name, side in sides)
-        most = cut.kv_heads * max(taken(size) + of_key * (n_k - size["n_k"]) for size in each)
+        sides, taken, sizes = _of_each(alone, asked, cut, some)
+        even = not any(size[name] % side for size in sizes for name, side in sides)
+        most = cut.kv_heads * max(taken(size) + of_key * (n_k - size["n_k"]) for size in sizes)
         if most <= room:
             yield Choice(alone.forecast, even, most, cut)
 
 
-def _part(cut: Cut, dims: Dims, pattern: Pattern) -> tuple[Dims, Pattern]:
-    """The sizes of a part that has as many queries and keys as parts have in the mean, and its pairs."""
-    keys, parts = cut.keys(pattern, dict(dims)["n_k"]), len(cut.ends)
-    own = {"n_q": cut.ends[-1] // parts, "n_k": sum(keys) // parts}
-    if parts > 1:
-        own = {name: -(-size // UNIT) * UNIT for name, size in own.items()}
-    own["n_q"] *= cut.heads
-    return tuple((name, own.get(name, size)) for name, size in dims), cut.pattern(pattern)
+def _of_each(alone: Choice, asked: Pass, cut: Cut, part: Pass) -> tuple[Sides, Taken, list[dict[str, int]]]:
+    """Return what `_of_lengths` gives for the kernels of a part, and the sizes of each part with their blocks."""
+    sides, taken = _of_lengths(alone.forecast.tiling, asked.dims[2:], asked.dtype, part.pattern.mask)
+    whole, parts = {**dict(asked.dims), **alone.forecast.tiling.blocks}, cut.sizes(asked.pattern, asked.lengths[1])
+    return sides, taken, [{**whole, "n_q": rows, "n_k": keys} for rows, keys in parts]
 
 
-def ranked_for(
-    way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int, card: cards.Card
-) -> tuple[Dims, tuple[Forecast, ...]]:
-    """The rounded sizes that `chosen` looks at, and the kernels for these sizes in its order; arguments as for it."""
-    free = chosen(way, dims, heads, dtype, pattern, None, card)
-    limit, steps = (room, STEPS) if free.bytes > room else (None, 1)
-    rounded = rounded_up(dims, pattern, steps)
-    found = _forecasts(way, rounded, heads, dtype, pattern, limit, card)
-    return rounded, tuple(each for each in found if each.tiling.refusal(pattern.call(dims, dtype, card)) is None)
+def ranked_for(asked: Pass) -> tuple[Dims, tuple[Forecast, ...]]:
+    """The rounded sizes that `chosen` looks at for a pass, and the kernels for these sizes in its order."""
+    limited = asked.room is not None and chosen(*asked._replace(room=None)).bytes > asked.room
+    rounded = asked.rounded(STEPS if limited else 1)
+    found = _forecasts(asked._replace(dims=rounded, room=asked.room if limited else None))
+    call = asked.pattern.call(asked.dims, asked.dtype, asked.card)
+    return rounded, tuple(each for each in found if each.tiling.refusal(call) is None)
 
 
-def _first(
-    way: str, rounded: Dims, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card
-) -> Choice:
+def _first(asked: Pass, rounded: Dims) -> Choice:
     """The first of the kernels for rounded lengths that are for these lengths, too."""
-    if (found := _suiting(way, rounded, dims, heads, dtype, pattern, room, card)) is not None:
+    if (found := _suiting(asked, rounded)) is not None:
         return found
-    widths = f"{dict(dims)['d_k']:,} and {dict(dims)['d_v']:,}"
+    widths = f"{dict(asked.dims)['d_k']:,} and {dict(asked.dims)['d_v']:,}"
     raise UsageError(
-        f"no kernel for head dimensions {widths} fits into the shared memory of {card.name}; PyTorch computes it: "
-        "torch.nn.functional.scaled_dot_product_attention."
+        f"no kernel for head dimensions {widths} fits into the shared memory of {asked.card.name}; PyTorch computes "
+        "it: torch.nn.functional.scaled_dot_product_attention."
     )
 
 
-def _suiting(
-    way: str, rounded: Dims, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card
-) -> Choice | None:
+def _suiting(asked: Pass, rounded: Dims) -> Choice | None:
     """The first of the kernels for rounded lengths that are for these lengths, too; None if there is none."""
-    for made in _forecasts(way, rounded, heads, dtype, pattern, room, card):
-        if made.tiling.refusal(pattern.call(dims, dtype, card)) is None:
-            widths = tuple(each for each in dims if not each[0].startswith("n"))
-            sides, taken = _of_lengths(made.tiling, widths, dtype, pattern.mask)
-            sizes = {**dict(dims), **made.tiling.blocks}
+    call = asked.pattern.call(asked.dims, asked.dtype, asked.card)
+    for made in _forecasts(asked._replace(dims=rounded)):
+        if made.tiling.refusal(call) is None:
+            widths = tuple(each for each in asked.dims if not each[0].startswith("n"))
+            sides, taken = _of_lengths(made.tiling, widths, asked.dtype, asked.pattern.mask)
+            sizes = {**dict(asked.dims), **made.tiling.blocks}
             even = not made.tiling.one_source and all(sizes[name] % side == 0 for name, side in sides)
-            return Choice(made, even, heads // made.rounds * taken(sizes))
+            return Choice(made, even, asked.heads // made.rounds * taken(sizes))
     return None
 
 
 @lru_cache(maxsize=KEPT)
-def _of_lengths(
-    tiling: Tiling, widths: Dims, dtype: str, mask: Band | None
-) -> tuple[tuple[tuple[str, int], ...], Callable[[Mapping[str, int]], int]]:
+def _of_lengths(tiling: Tiling, widths: Dims, dtype: str, mask: Band | None) -> tuple[Sides, Taken]:
     """The sides of tiles along the lengths, and a function that gives the bytes of the tables of a head."""
     program = program_of(tiling, mask)
     made, sizes = launches(program, masked=True, repeated=True), {**dict(widths), **tiling.blocks}
@@ -291,15 +296,15 @@ def chosen_for_latent(dims: Dims, heads: int, dtype: str, pattern: Pattern, card
         dims: n_q (rows of all heads that share keys), n_k, d_v and d_r: words of a key that are its value, and others.
         heads, dtype, pattern, card: as for `chosen`.
     """
-    return _suiting(LATENT, rounded_up(dims, pattern, 1), dims, heads, dtype, pattern, None, card)
+    asked = Pass(LATENT, dims, heads, dtype, pattern, None, card)
+    return _suiting(asked, asked.rounded())
 
 
 @lru_cache(maxsize=KEPT)
-def _forecasts(
-    way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card
-) -> tuple[Forecast, ...]:
+def _forecasts(asked: Pass) -> tuple[Forecast, ...]:
     """Forecasts of the kernels that fit, the fastest first."""
-    found = forecasts(PROBLEM.get(way, way), pattern.call(dims, dtype, card), card, heads, room)
+    call, card = asked.pattern.call(asked.dims, asked.dtype, asked.card), asked.card
+    found = forecasts(PROBLEM.get(asked.way, asked.way), call, card, asked.heads, asked.room)
     return found if card.scaled else tuple(sorted(map(_launched, found), key=lambda made: made.seconds))
 
 

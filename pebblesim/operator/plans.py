@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pebblesim.advice import cards
@@ -15,9 +15,9 @@ from pebblesim.kernels import releases
 from pebblesim.kernels.domains import HOPPER, Call
 from pebblesim.kernels.words import LEAST_SIDE
 from pebblesim.operator.cuts import Cut
-from pebblesim.operator.heads.parts import side_by_side, words_of_parts
+from pebblesim.operator.heads.parts import even_shares, side_by_side, sizes_of_part, words_of_parts
 from pebblesim.operator.pattern import Pattern, band_of, limits
-from pebblesim.operator.planning import CARD, ROOM, at_sizes, chosen, first_at, ranked_for, supported
+from pebblesim.operator.planning import CARD, ROOM, Choice, Pass, at_sizes, chosen, first_at, ranked_for, supported
 from pebblesim.operator.sizes import (
     check_flag,
     check_heads,
@@ -102,24 +102,12 @@ class KernelPlan:
         of_passes = self.tables, self.unlimited, self.unlimited_tables, self.lengths, cuts
         passes = zip(PROBLEM, (self.forward, self.backward), *of_passes, strict=True)
         for way, ranked, taken, free, needed, lengths, cut in passes:
-            best = ranked[0]
-            line = f"{way}: {best.tiling}{self._time(best, ': ')}, limited by {best.binds}"
-            if lengths != (dims["n_q"], dims["n_k"]):
-                line += f", chosen for {listed(dict(zip(('n_q', 'n_k'), lengths, strict=True)))}"
-            other = next((each for each in ranked if each.tiling.schedule != best.tiling.schedule), None)
-            if other is not None:
-                time = self._time(other, " ") or f" {other.seconds / best.seconds:.2f} times as long"
-                line += f"; {other.tiling.schedule} would take{time}, limited by {other.binds}"
-            lines.append(line)
+            lines.append(self._first(way, ranked, lengths))
             if cut is not None:
                 lines.append(f"  {cut.said(shared)}")
             if way == "backward" and self.side_by_side is not None:
-                parts, made = self.side_by_side
-                line = f"  but the {shared:,} heads that share keys are in {parts} parts side by side: {made.tiling}"
-                lines.append(f"{line}{self._time(made, ': ')}, limited by {made.binds}")
-                words = words_of_parts(dims["n_k"], self.dims["d_k"], self.dims["d_v"], self.heads, parts)
-                said = f"{words['copied']:,} words of 16 bits and {words['summed']:,} of float32"
-                lines.append(f"  besides, copies of keys and values, and sums of their gradients: {said}")
+                lines += self._side_by_side(*self.side_by_side)
+            best = ranked[0]
             if taken or best.seconds > free.seconds:
                 lines.append(f"  tables: {taken / 2**20:,.0f} MiB, and they may take {self.workspace / 2**20:,.0f} MiB")
             if best.seconds > free.seconds:
@@ -136,6 +124,28 @@ class KernelPlan:
             )
             lines.append(f"{reason}; with these {', '.join(times)}: {releases.INSTALL}")
         return "\n".join(lines)
+
+    def _first(self, way: str, ranked: tuple[Forecast, ...], lengths: tuple[int, int]) -> str:
+        """The kernels of a pass, and the first of another schedule."""
+        best, n_q = ranked[0], self.dims["n_q"] // self.pattern.shared
+        line = f"{way}: {best.tiling}{self._time(best, ': ')}, limited by {best.binds}"
+        if lengths != (n_q, self.dims["n_k"]):
+            line += f", chosen for {listed(dict(zip(('n_q', 'n_k'), lengths, strict=True)))}"
+        other = next((each for each in ranked if each.tiling.schedule != best.tiling.schedule), None)
+        if other is None:
+            return line
+        time = self._time(other, " ") or f" {other.seconds / best.seconds:.2f} times as long"
+        return f"{line}; {other.tiling.schedule} would take{time}, limited by {other.binds}"
+
+    def _side_by_side(self, parts: int, made: Forecast) -> Iterator[str]:
+        """Lines of a backward pass in parts side by side."""
+        together = f"the {self.pattern.shared:,} heads that share keys are in {parts} parts side by side"
+        yield f"  but {together}: {made.tiling}{self._time(made, ': ')}, limited by {made.binds}"
+        own = sizes_of_part(tuple(self.dims.items()), parts)
+        shares = even_shares(made.tiling, own, self.heads, parts, cards.card(self.card))
+        words = words_of_parts(self.dims["n_k"], self.dims["d_k"], self.dims["d_v"], self.heads, parts, shares)
+        said = f"{words['copied']:,} words of 16 bits and {words['summed']:,} of float32"
+        yield f"  besides, copies of keys and values, and sums of their gradients: {said}"
 
     def _time(self, kernel: Forecast, before: str) -> str:
         """The time of a kernel as text; empty where it is not known."""
@@ -212,47 +222,56 @@ def plan(
     dims = {"n_q": n_q, "n_k": n_k, "d_k": max(d, LEAST_SIDE), "d_v": max(d_v, LEAST_SIDE)}
     own = supported(card, "card")
     _check_memory(heads * (n * shared + n_k) * (d + d_v) * BYTES[dtype], own)
-    key, room, rates = tuple(dims.items()), ROOM if workspace is None else workspace, cards.with_rates(own)
-    triton, lost = releases.installed(), list[Forecast]()
+    room, rates = ROOM if workspace is None else workspace, cards.with_rates(own)
+    passes = [Pass(way, tuple(dims.items()), heads, dtype, pattern, room, rates) for way in PROBLEM]
+    triton, lost = releases.installed(), None
     if rates.capability == HOPPER and triton is not None and releases.without_gluon(triton):
-        lacking = (chosen(way, key, heads, dtype, pattern, room, rates) for way in PROBLEM)
-        lost = [first_at(each, dims, rates, dtype, heads, pattern) for each in lacking]
-        pattern = pattern._replace(gluon=False)
-    ranked, tables, unlimited, unlimited_tables, lengths, cuts = [], [], [], [], [], []
-    for way in PROBLEM:
-        best = chosen(way, key, heads, dtype, pattern, room, rates)
-        free = chosen(way, key, heads, dtype, pattern, None, rates)
-        rounded, found = ranked_for(way, key, heads, dtype, pattern, room, rates)
-        rest = (each for each in found if best.cut is not None or each.tiling != best.forecast.tiling)
-        of_rest = (at_sizes(each, dims, rates, dtype, heads, pattern) for each in rest)
-        ranked.append((first_at(best, dims, rates, dtype, heads, pattern), *of_rest))
-        cuts.append(best.cut)
-        tables.append(best.bytes)
-        unlimited.append(at_sizes(free.forecast, dims, rates, dtype, heads, pattern))
-        unlimited_tables.append(free.bytes)
-        lengths.append((dict(rounded)["n_q"] // shared, dict(rounded)["n_k"]))
+        forward, backward = (_at(chosen(*each), each) for each in passes)
+        lost = forward, backward
+        passes = [each._replace(pattern=pattern._replace(gluon=False)) for each in passes]
+    ranked, tables, unlimited, unlimited_tables, lengths, cuts = zip(*map(_of_pass, passes), strict=True)
+    (first, second), (cut, cut_backward) = ranked, cuts
     return KernelPlan(
         dims,
         heads,
-        pattern,
+        passes[0].pattern,
         rates.name,
         rates.scaled,
         room,
-        ranked[0],
-        ranked[1],
-        (tables[0], tables[1]),
-        (unlimited[0], unlimited[1]),
-        (unlimited_tables[0], unlimited_tables[1]),
+        first,
+        second,
+        tables,
+        unlimited,
+        unlimited_tables,
         (d, d_v),
-        (lengths[0], lengths[1]),
+        lengths,
         triton,
-        (lost[0], lost[1]) if lost else None,
+        lost,
         n - n_q // shared,
-        cuts[0],
-        cuts[1],
-        side_by_side(key, heads, dtype, pattern, room, rates),
+        cut,
+        cut_backward,
+        side_by_side(*passes[1][1:]),
         _words_of_sinks(n * of_queries) if sinks else None,
     )
+
+
+def _at(best: Choice, asked: Pass) -> Forecast:
+    """The forecast of kernels that were chosen for a pass."""
+    return first_at(best, dict(asked.dims), asked.card, asked.dtype, asked.heads, asked.pattern)
+
+
+def _of_pass(
+    asked: Pass,
+) -> tuple[tuple[Forecast, ...], int, Forecast, int, tuple[int, int], Cut | None]:
+    """Forecasts of all kernels of a pass that fit and the bytes of the first one's tables, the forecast and bytes
+    without a limit of memory, the lengths that kernels are chosen for, and the parts of the pass."""
+    best, free = chosen(*asked), chosen(*asked._replace(room=None))
+    rounded, found = ranked_for(asked)
+    rest = (each for each in found if best.cut is not None or each.tiling != best.forecast.tiling)
+    dims, others = dict(asked.dims), (asked.card, asked.dtype, asked.heads, asked.pattern)
+    ranked = (_at(best, asked), *(at_sizes(each, dims, *others) for each in rest))
+    lengths = asked._replace(dims=rounded).lengths
+    return ranked, best.bytes, at_sizes(free.forecast, dims, *others), free.bytes, lengths, best.cut
 
 
 def _words_of_sinks(queries: int) -> tuple[int, int]:

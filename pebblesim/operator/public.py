@@ -149,8 +149,8 @@ def attention(
     if attn_mask is key_padding is compute_dtype is None and not dropout_p:
         options = is_causal, scale, enable_gqa, window, align, softcap, workspace, same_bits, dropout_p, fallback
         beside = cu_seqlens, key_padding_mask, key_ranges, sinks
-        call = eager.call_of(query, key, value, beside, (*options, return_lse))
-        if (known := eager.checked(call)) is not None:
+        call, known = eager.known_of(query, key, value, beside, (*options, return_lse))
+        if known is not None:
             return _plain(query, key, value, sinks, known.family.options, return_lse, known, masks_of)
     kind = query.dtype if compute_dtype is not None and isinstance(query, Tensor) else None
     checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)

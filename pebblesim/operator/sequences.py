@@ -24,15 +24,28 @@ TOKENS = 256
 
 BLOCK = tl.constexpr(TOKENS)
 
-NUMBERS = ["n_q", "n_k", "most_q", "most_k", "last", "left", "right", "at_end", "steps"]
+FEW, AT_ONCE = 128, 32
+"""Starts of sequences up to which each query is compared with all of them, so many at once: that waits for memory once
+or a few times, and a search for each of its steps."""
+
+WITH = tl.constexpr(AT_ONCE)
+
+NUMBERS = ["n_q", "n_k", "most_q", "most_k", "last", "left", "right", "at_end", "steps", "compared"]
 
 
 @triton.jit(do_not_specialize=NUMBERS)
-def ranges(of_q, of_k, first, end, holds, n_q, n_k, most_q, most_k, last, left, right, at_end, steps):  # type: ignore[no-untyped-def]
-    """First keys and ends of queries, and whether the starts of `last` sequences are right; limits below 0 are none."""
+def ranges(of_q, of_k, first, end, holds, n_q, n_k, most_q, most_k, last, left, right, at_end, steps, compared):  # type: ignore[no-untyped-def]
+    """First keys and ends of queries, and, by one more program, whether the starts of `last` sequences are right.
+
+    Limits below 0 are none. Of `steps` of a search and numbers of starts that are `compared` one is 0.
+    """
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     low = tl.zeros([BLOCK], tl.int32)
-    high = low + last + 1
+    for start in range(0, compared, WITH):
+        here = start + tl.arange(0, WITH)
+        begins = tl.load(of_q + here, mask=here < compared, other=2**31 - 1).to(tl.int32)
+        low += tl.sum((begins[None, :] <= at[:, None]).to(tl.int32), axis=1)
+    high = tl.zeros([BLOCK], tl.int32) + last + 1
     for _ in range(steps):  # to the first start behind a query
         middle = (low + high) // 2
         open = low < high
@@ -48,7 +61,7 @@ def ranges(of_q, of_k, first, end, holds, n_q, n_k, most_q, most_k, last, left, 
     one = tl.where(left >= 0, tl.minimum(tl.maximum(one, position - left), other), one)
     tl.store(first + at, tl.minimum(one, n_k), mask=at < n_q)
     tl.store(end + at, tl.minimum(tl.maximum(seen, one), n_k), mask=at < n_q)
-    if tl.program_id(0) == 0:
+    if tl.program_id(0) == tl.num_programs(0) - 1:
         wrong_q, wrong_k = tl.zeros([BLOCK], tl.int32), tl.zeros([BLOCK], tl.int32)
         for start in range(0, last, BLOCK):
             here = start + tl.arange(0, BLOCK)
@@ -65,19 +78,23 @@ def ranges(of_q, of_k, first, end, holds, n_q, n_k, most_q, most_k, last, left, 
 
 @triton.jit(do_not_specialize=["n_q", "n_k", "steps"])
 def counted(first, end, above, below, n_q, n_k, steps):  # type: ignore[no-untyped-def]
-    """For each key the number of queries whose end, and of those whose first key, is not behind it."""
+    """For each key the number of queries whose end, and of those whose first key, is not behind it.
+
+    One loop searches for both: their loads wait for memory together.
+    """
     batch, at = tl.program_id(1).to(tl.int64), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    for which in tl.static_range(2):
-        given = (end if which == 0 else first) + batch * n_q
-        low = tl.zeros([BLOCK], tl.int32)
-        high = low + n_q
-        for _ in range(steps):
-            middle = (low + high) // 2
-            open = low < high
-            before = tl.load(given + middle, mask=open, other=0) <= at
-            low = tl.where(open & before, middle + 1, low)
-            high = tl.where(open & (before == 0), middle, high)
-        tl.store((above if which == 0 else below) + batch * n_k + at, low, mask=at < n_k)
+    low = tl.zeros([BLOCK], tl.int32)
+    high, low_2, high_2 = low + n_q, low, low + n_q
+    for _ in range(steps):
+        middle, middle_2 = (low + high) // 2, (low_2 + high_2) // 2
+        open, open_2 = low < high, low_2 < high_2
+        before = tl.load(end + batch * n_q + middle, mask=open, other=0) <= at
+        before_2 = tl.load(first + batch * n_q + middle_2, mask=open_2, other=0) <= at
+        low, high = tl.where(open & before, middle + 1, low), tl.where(open & (before == 0), middle, high)
+        low_2 = tl.where(open_2 & before_2, middle_2 + 1, low_2)
+        high_2 = tl.where(open_2 & (before_2 == 0), middle_2, high_2)
+    tl.store(above + batch * n_k + at, low, mask=at < n_k)
+    tl.store(below + batch * n_k + at, low_2, mask=at < n_k)
 
 
 COUNTED = Kernel(counted)
@@ -146,7 +163,8 @@ def ranges_of_sequences(
     most = (min(n_q, n_k),) * 2 if of_q is of_k else (n_q, n_k)
     last = of_q.shape[0] - 1
     limits = -1 if left is None else left, -1 if right is None else right, int(at_end)
-    grid, numbers = (-(-n_q // TOKENS), 1, 1), (n_q, n_k, *most, last, *limits, (last + 1).bit_length())
+    steps, compared = (0, last + 1) if last < FEW else ((last + 1).bit_length(), 0)
+    grid, numbers = (-(-n_q // TOKENS) + 1, 1, 1), (n_q, n_k, *most, last, *limits, steps, compared)
     _kernel(of_q.dtype, of_k.dtype)[grid](of_q, of_k, first, end, holds, *numbers, num_warps=4)
     for at in range(1 if of_q is of_k else 2):
         promise(holds[at], promised(None))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from pebblesim.advice.tiles import Tiling
 from pebblesim.kernels.gluon.gluon import gluon
 from pebblesim.kernels.passes.sinks import sinking
+from pebblesim.kernels.passes.sums_of_sinks import AND_SUMS, SUMS_OF
 from pebblesim.kernels.triton.triton import triton
 from pebblesim.operator.pattern import Pattern
 from pebblesim.operator.planning import Dims, program_of
@@ -46,11 +47,12 @@ def written(
         scale: factor of the scores.
     """
     n = 2**14 if even else 2**14 - 1
-    program, options = program_of(tiling, pattern.mask), {**tiling.options, "softcap": pattern.softcap}
+    program = program_of(tiling, pattern.mask)
+    options = {**tiling.options_under(pattern.mask), "softcap": pattern.softcap}
     if pattern.sinks and "dO" not in program.inputs:
         program = sinking(program)
     if tiling.gluon:
-        options |= {"persistent": tiling.persistent and pattern.mask is None, "apart": pattern.apart}
+        options |= {"apart": pattern.apart, "in_shares": pattern.in_shares}
     else:
         options["far"] = far
     source = (gluon if tiling.gluon else triton)(
@@ -65,4 +67,6 @@ def written(
         sums=pattern.sinks,
     )
     takes = tuple(name for name in program.tensors if name in program.inputs)
-    return Written(source.text, source.fills, tuple(each.name for each in source.kernels), takes)
+    kernels = [each.name for each in source.kernels]
+    beside = [f"{kernels[-1]}{AND_SUMS}"] * (f"{SUMS_OF}=None" in source.text)
+    return Written(source.text, source.fills, (*kernels, *beside), takes)

@@ -91,15 +91,13 @@ def test_search_takes_the_worker_of_this_checkout() -> None:
 
 
 @pytest.mark.slow
-def test_a_page_from_disk_has_a_worker(browser: Any, tmp_path: Path) -> None:
+def test_a_page_from_disk_has_a_worker(offline: Any, tmp_path: Path) -> None:
     for name, text in (("worker.js", WORKER), ("page.html", PAGE_OF_WORKER)):
         (tmp_path / name).write_text(text)
     (tmp_path / "iframe-worker.js").write_text((ROOT / "docs" / "iframe-worker.js").read_text(encoding="utf-8"))
-    context = browser.new_context(offline=True)
-    tab = context.new_page()
+    tab = offline().new_page()
     tab.goto((tmp_path / "page.html").as_uri())
     tab.wait_for_function("document.title === '6 8'")
-    context.close()
 
 
 FORMULAS = runpy.run_path(str(ROOT / "docs" / "formulas.py"))

@@ -8,6 +8,7 @@ import gluon_interpreter
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from laid_matrices import grouped, strides
 
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.gluon.gluon import gluon
@@ -58,22 +59,6 @@ def right(x: dict[str, np.ndarray], pairs: np.ndarray, shared: int) -> dict[str,
         "dK": added(dS.swapaxes(2, 3) @ x["Q"]),
         "dV": added(P.swapaxes(2, 3) @ x["dO"]),
     }
-
-
-def grouped(x: np.ndarray, shared: int) -> np.ndarray:
-    """(batch, heads, n, …) with rows of heads that share keys next to each other: (batch * heads of keys, rows, …)."""
-    batch, heads, n, *rest = x.shape
-    apart = x.reshape(batch, heads // shared, shared, n, *rest).swapaxes(2, 3)
-    return apart.reshape(batch * heads // shared, n * shared, *rest)
-
-
-def strides(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
-    """Strides of (batch, heads, n, d): heads or tokens first, or of tokens among other words."""
-    _, heads, n, d = shape
-    if layout == "heads":
-        return heads * n * d, n * d, d, 1
-    width = heads * d + (24 if layout == "wider" else 0)
-    return n * width, d, width, 1
 
 
 def run(

@@ -70,10 +70,12 @@ def v(dO_ptr, O_ptr, v_ptr, L_ptr, L_in_rows_ptr, n_q, n_k, dO_batch, dO_head, d
 @gluon.jit
 def P_loads(Q_tiles, K_tiles, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, n_q, n_k, heads, together, own):
     tiles = gl.cdiv(n_q, 128)
+    many = (tiles * heads - 1 - gl.program_id(0)) // gl.num_programs(0) + 1  # tiles of a block
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * together), tile % (tiles * together)
+        taken = gl.program_id(0) + (turn + gl.program_id(0)) % many * gl.num_programs(0)  # blocks begin with different ones of theirs
+        group, rank = taken // (tiles * together), taken % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
         i = tiles - 1 - i
@@ -93,10 +95,12 @@ def P_loads(Q_tiles, K_tiles, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, 
 @gluon.jit
 def P_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, P_tile, turns, P_tiles, L_in_rows_ptr, n_q, n_k, heads, together, own):
     tiles = gl.cdiv(n_q, 128)
+    many = (tiles * heads - 1 - gl.program_id(0)) // gl.num_programs(0) + 1  # tiles of a block
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * together), tile % (tiles * together)
+        taken = gl.program_id(0) + (turn + gl.program_id(0)) % many * gl.num_programs(0)  # blocks begin with different ones of theirs
+        group, rank = taken // (tiles * together), taken % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
         i = tiles - 1 - i
@@ -249,10 +253,12 @@ def dV(P_tiles, dO_tiles, dV_tiles, n_q, n_k, heads, own):
 @gluon.jit
 def dS_loads(dO_tiles, V_tiles, dO_i, dO_i_full, dO_i_free, V_j, V_j_full, V_j_free, n_q, n_k, heads, together, own):
     tiles = gl.cdiv(n_q, 128)
+    many = (tiles * heads - 1 - gl.program_id(0)) // gl.num_programs(0) + 1  # tiles of a block
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * together), tile % (tiles * together)
+        taken = gl.program_id(0) + (turn + gl.program_id(0)) % many * gl.num_programs(0)  # blocks begin with different ones of theirs
+        group, rank = taken // (tiles * together), taken % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
         i = tiles - 1 - i
@@ -272,10 +278,12 @@ def dS_loads(dO_tiles, V_tiles, dO_i, dO_i_full, dO_i_free, V_j, V_j_full, V_j_f
 @gluon.jit
 def dS_rows(w: gl.constexpr, dO_i, dO_i_full, dO_i_free, V_j, V_j_full, V_j_free, dS_tile, dS_tile_full, turns, dS_tiles, P_tiles, v_ptr, n_q, n_k, heads, together, own):
     tiles = gl.cdiv(n_q, 128)
+    many = (tiles * heads - 1 - gl.program_id(0)) // gl.num_programs(0) + 1  # tiles of a block
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * together), tile % (tiles * together)
+        taken = gl.program_id(0) + (turn + gl.program_id(0)) % many * gl.num_programs(0)  # blocks begin with different ones of theirs
+        group, rank = taken // (tiles * together), taken % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
         i = tiles - 1 - i

@@ -47,10 +47,12 @@ def pairs_of(tensor, rows, width):
 @gluon.jit
 def A_1_loads(Q_tiles, K_tiles, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, n_q, n_k, heads, together, own):
     tiles = gl.cdiv(n_q, 128)
+    many = (tiles * heads - 1 - gl.program_id(0)) // gl.num_programs(0) + 1  # tiles of a block
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * together), tile % (tiles * together)
+        taken = gl.program_id(0) + (turn + gl.program_id(0)) % many * gl.num_programs(0)  # blocks begin with different ones of theirs
+        group, rank = taken // (tiles * together), taken % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
         i = tiles - 1 - i
@@ -75,10 +77,12 @@ def A_1_loads(Q_tiles, K_tiles, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free
 @gluon.jit
 def A_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, A_tile, turns, A_tiles, a_ptr, l_m_ptr, L_ptr, n_q, n_k, heads, together, own):
     tiles = gl.cdiv(n_q, 128)
+    many = (tiles * heads - 1 - gl.program_id(0)) // gl.num_programs(0) + 1  # tiles of a block
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
         turn = tile // gl.num_programs(0)
-        group, rank = tile // (tiles * together), tile % (tiles * together)
+        taken = gl.program_id(0) + (turn + gl.program_id(0)) % many * gl.num_programs(0)  # blocks begin with different ones of theirs
+        group, rank = taken // (tiles * together), taken % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
         i = tiles - 1 - i

@@ -48,7 +48,12 @@ def module_of(text: str) -> Any:
     """A module with this source, the `run` of which is interpreted."""
     gluon = "import gluon" in text
 
-    def run(*given: torch.Tensor, results: dict[str, torch.Tensor], **others: torch.Tensor) -> dict[str, torch.Tensor]:
+    def run(
+        *given: torch.Tensor,
+        results: dict[str, torch.Tensor],
+        apart: dict[str, int] | None = None,
+        **others: torch.Tensor,
+    ) -> dict[str, torch.Tensor]:
         kind = str(given[0].dtype).removeprefix("torch.")
         shift = others.pop("dL", None)
         tensors = {str(number): each for number, each in enumerate((*given, *others.values()))}
@@ -66,6 +71,7 @@ def module_of(text: str) -> Any:
             results={name: (tuple(each.shape), each.stride()) for name, each in results.items()},
             wide=sums,
             begin={name: results[name].numpy() for name in sums},
+            apart=apart,
         )
         found = {name: torch.from_numpy(array) for name, array in outputs.items()}
         for name in results.keys() & found.keys():

@@ -301,6 +301,7 @@ def run(
     wide: Collection[str] = (),
     begin: dict[str, np.ndarray] | None = None,
     onto: dict[str, np.ndarray] | None = None,
+    apart: dict[str, int] | None = None,
 ) -> tuple[dict[str, np.ndarray], Counter[tuple[str, str]]]:
     """The outputs of a module's `run`, and the words that it read and wrote, by ("read" or "written", tensor).
 
@@ -310,7 +311,7 @@ def run(
     `others`: stand-ins for other modules that the text imports.
     `strides`: of inputs that have some; `results`: shapes and strides of the matrices that are to be written. `wide`:
     which of these are in float32 whatever the type of the others; `begin`: what some of them hold already; `onto`:
-    sums in float32 of contiguous matrices, that results are added to.
+    sums in float32 of contiguous matrices, that results are added to. `apart`: of how many parts gradients are sums.
     """
     arrays: list[tuple[str, Array]] = []
 
@@ -332,6 +333,7 @@ def run(
         given = [Array(x, kinds[name], (strides or {}).get(name)) for name, x in inputs.items()]
         arrays += zip(inputs, given, strict=True)
         options: dict[str, Any] = {} if shift is None else {"dL": Array(shift, TYPES["float32"])}
+        options |= {} if apart is None else {"apart": apart}
         if onto is not None:
             options["onto"] = {name: Array(x, TYPES["float32"]) for name, x in onto.items()}
             arrays += options["onto"].items()

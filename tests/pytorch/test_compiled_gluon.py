@@ -18,6 +18,7 @@ import pytest
 from pebblesim.advice.tiles import HOPPER, Tiling, hopper_tiling
 from pebblesim.kernels import releases
 from pebblesim.kernels.gluon.gluon import gluon, plans
+from pebblesim.kernels.key_ranges import ARGUMENTS, KeyRanges
 from pebblesim.kernels.passes.sinks import sinking
 from pebblesim.kernels.words import is_float32
 from pebblesim.language import masks
@@ -28,7 +29,10 @@ BESIDE = 5 * 1024
 """Most bytes of shared memory beside buffers and barriers: arguments of the roles, gaps, and what sums go through on
 their way to memory."""
 
-STORED = {("backward-two-pass-blocked", 64, "causal"): 6, ("backward-two-pass-blocked", 192, "causal"): 44}
+STORED = {
+    ("backward-two-pass-blocked", 64, "causal"): 6,
+    ("backward-two-pass-blocked", 192, "causal"): 44,
+}
 """Registers that a loop may store, as docs/hopper.md says, by schedule, widest head and mask; none otherwise."""
 
 TOGETHER = ("flash2-latent",)
@@ -58,7 +62,7 @@ def described(text: str, launch: str, kind: Any, layouts: Any) -> dict[str, str]
         if made == "tiles" and apart:
             of_one = [max(rows // several[0], 1), min(rows, several[0])] if several else [rows]
             shape = [1, 1, *of_one, width]
-        word = "fp32" if made in ("vectors", "numbers", "sums") else "bf16"
+        word = "fp32" if made in ("vectors", "numbers", "sums") or "float32" in sides else "bf16"
         layout = layouts.get_default_for(shape, kind.bfloat16 if word == "bf16" else kind.float32)
         types[name] = f"tensordesc<{word}{shape},{layout!r}>"
     return types
@@ -79,7 +83,7 @@ def compiled(text: str, name: str, vectors: set[str], folder: Path) -> tuple[str
     function, types = getattr(module, name), described(text, name, language, language.NVMMASharedLayout)
     for each in function.arg_names:
         if each.endswith("_ptr"):
-            types[each] = "*fp32" if each in vectors else "*bf16"
+            types[each] = "*i32" if each in ARGUMENTS else "*fp32" if each in vectors else "*bf16"
     signature = {each: types.get(each, "i32") for each in function.arg_names}
     aligned = {(i,): [["tt.divisibility", 16]] for i, each in enumerate(signature) if signature[each].startswith("*")}
     source = GluonASTSource(function, signature=signature, constexprs={}, attrs=aligned)
@@ -149,12 +153,12 @@ def check(
     d_v = min(d, tiles.widest["d_v"])
     widths = {"d_v": d_v, **({"d_r": 64} if tiles.schedule in TOGETHER else {"d_k": d})}
     dims = {"n_q": n * several, "n_k": n, **widths}
-    band = masks.of(mask)
-    if isinstance(band, Band) and (shared or rows > 1):
+    band = KeyRanges(rows=several) if mask == "ranges" else masks.of(mask)
+    if mask != "ranges" and isinstance(band, Band) and (shared or rows > 1):
         band = replace(band, at_end=not shared, rows=several)
     program, sizes = get(tiles.schedule).in_dims(dims).under(band), {**dims, **tiles.blocks}
     program = sinking(program) if sinks else program
-    ring: dict[str, Any] = {"stages": tiles.stages, "persistent": tiles.persistent and mask is None}
+    ring: dict[str, Any] = tiles.options_under(band)
     made = gluon(program, sizes, "bfloat16", band, scale=0.1, shared=shared, dense=True, softcap=softcap, **ring)
     vectors = {f"{name}_ptr" for name, tensor in program.tensors.items() if is_float32(program, tensor)}
     kept = plans(program, sizes, **ring)
@@ -189,6 +193,15 @@ def test_all_kernels_of_windows_and_of_heads_that_share_keys(
     if (tiles.schedule, tiles.widths[1], mask) == ("small-cache-backward-resident", 512, "window:1024"):
         pytest.skip("P spills some words here, as docs/hopper.md says")
     check(tiles, tiles.widths[1], mask, 4096, tmp_path, monkeypatch, rows=rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "shared"), [(4096, 1), (4001, 1), (4001, 8)])
+@pytest.mark.parametrize("tiles", [each for each in HOPPER if KeyRanges in each.domain.masks])
+def test_all_kernels_that_read_ranges_keep_their_tiles_in_registers(
+    tiles: Tiling, n: int, shared: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(tiles, tiles.widths[1], "ranges", n, tmp_path, monkeypatch, shared)
 
 
 @pytest.mark.slow
@@ -256,3 +269,77 @@ def test_kernels_that_cap_scores_keep_their_tiles_in_registers(
 ) -> None:
     d = min(tiles.widths[1], tiles.domain.softcap)
     check(tiles, d, mask, n, tmp_path, monkeypatch, shared, rows, softcap=30.0)
+
+
+def with_sinks(n: int, window: bool, batch: int, shared: int = 8, d: int = 64) -> Any:
+    """The kernels of a backward pass with sinks, such as those for layers of gpt-oss."""
+    from pebblesim.advice import cards
+    from pebblesim.operator.pattern import Pattern, band_of
+    from pebblesim.operator.planning import chosen
+    from pebblesim.operator.texts import written
+
+    pattern = Pattern(band_of(127 if window else None, 0, False, shared), shared)
+    dims = (("n_q", shared * n), ("n_k", n), ("d_k", d), ("d_v", d))
+    choice = chosen("backward", dims, 8 * batch, "bfloat16", pattern, 2**30, cards.card("H200"))
+    own = pattern._replace(sinks=True)
+    return written(choice.forecast.tiling, dims[2:], choice.even, False, False, "bfloat16", own, d**-0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "window", "batch"), [(352, True, 8), (676, False, 2), (4096, False, 1)])
+def test_blocks_that_sum_cost_the_others_no_register(n: int, window: bool, batch: int, tmp_path: Path) -> None:
+    """Nothing more of the last kernel is in local memory, and its shared memory is as large, on a Hopper card."""
+    made = with_sinks(n, window, batch)
+    text, name = made.text, made.kernels[-2]
+    alone = re.sub(r"    if sums_of_sinks is None:.*_and_sums\[\(grid", f"    {name}_and_sums[(grid", text, flags=re.S)
+    vectors = {"v_ptr", "L_ptr", "L_in_rows_ptr", "sums_v_ptr", "sums_L_ptr"}
+    if f"@gluon.jit\ndef {name}_rows" in text:
+        found = [
+            compiled(each, kernel, vectors, tmp_path) for each, kernel in ((text, name), (alone, f"{name}_and_sums"))
+        ]
+        (code, shared), (with_sums, its_shared) = found
+        assert its_shared == shared and with_sums.count("STL") == code.count("STL")
+        return
+    assert [in_local_memory(text, kernel, vectors) for kernel in (name, f"{name}_and_sums")] == [False, False]
+
+
+SUMMING = [(352, True, 8), (676, False, 2), (4096, False, 1), (511, False, 2, 1, 128), (512, True, 2, 1, 256)]
+"""Layers whose last kernel may sum: tokens, whether there is a window, batches, heads that share keys, their width."""
+
+
+@pytest.mark.parametrize("layer", [*SUMMING, (2000, False, 1, 8, 512)])
+def test_kernels_that_sum_call_kernels_as_they_were_written(layer: Any) -> None:
+    """Not what launches them, which has their names in a module: Triton makes a key of all that a kernel names."""
+    import ast
+    import inspect
+
+    from triton.runtime.jit import JITFunction
+
+    from pebblesim.operator.launching.launching import running
+
+    made = with_sinks(*layer)
+    module = running(made.text, made.kernels)
+    kernels = [getattr(module, name)._kernel for name in made.kernels]
+    assert len({each.cache_key for each in kernels}) == len(kernels)
+    assert made.kernels[-1].endswith("_and_sums") is (layer in SUMMING)
+    tree = ast.parse(inspect.getsource(kernels[-1].fn))
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    for each in called - {"barriers", "range"}:
+        assert isinstance(kernels[-1].fn.__globals__[each], JITFunction)
+
+
+def in_local_memory(text: str, name: str, vectors: set[str]) -> bool:
+    """Whether a Triton kernel has words in local memory."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from pebblesim.kernels.module import module_of
+
+    function = getattr(module_of(text), name)
+    types = dict.fromkeys(function.arg_names, "i32")
+    types |= {each: "*fp32" if each in vectors else "*bf16" for each in types if each.endswith("_ptr")}
+    divided = {(at,): [["tt.divisibility", 16]] for at, each in enumerate(types) if each.endswith("_ptr")}
+    source = ASTSource(function, signature=types, attrs=divided)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+    return ".local" in made.asm["ptx"]

@@ -91,7 +91,7 @@ def kernels(draw: st.DrawFn) -> tuple[Any, ...]:
     d, way = draw(st.sampled_from([64, 128, 256, 512])), draw(st.sampled_from(["forward", "backward"]))
     pattern = Pattern(mask, softcap=CAP if d <= 256 and draw(st.booleans()) else 0.0)
     dims = (("n_q", 4096), ("n_k", 4096), ("d_k", d), ("d_v", d))
-    _, found = planning.ranked_for(way, dims, 8, "bfloat16", pattern, 2**30, H200)
+    _, found = planning.ranked_for(planning.Pass(way, dims, 8, "bfloat16", pattern, 2**30, H200))
     return draw(st.sampled_from(found)).tiling, pattern, d
 
 
@@ -200,7 +200,7 @@ def test_a_package_launches_what_attention_launches(
     properties = SimpleNamespace(multi_processor_count=132)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     ours = sys.modules[f"{package.__name__}.launching"], sys.modules[f"{package.__name__}.operators"]
-    card = sys.modules[f"{package.__name__}.frozen"].Card("H200", "9.0")
+    card = sys.modules[f"{package.__name__}.packages_frozen"].Card("H200", "9.0")
     n_q, n_k = n
     Q, dO, O = (torch.zeros(1, 8, n_q, 64, dtype=getattr(torch, dtype)) for _ in range(3))
     K, V = (torch.zeros(1, 8, n_k, 64, dtype=getattr(torch, dtype)) for _ in range(2))
@@ -250,6 +250,21 @@ def test_on_the_cpu_a_package_computes_what_attention_computes(folder: Path, cas
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("options", [{"is_causal": True}, {"window": (2, 0)}, {"softcap": 3.0}], ids=str)
+def test_a_call_of_a_package_compiles_as_one_graph(folder: Path, options: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    package, x = loaded(folder), torch.randn(1, 4, 5, 48, requires_grad=True)
+
+    def called(each: Any) -> Any:
+        return package.attention(each, each, each, **options)
+
+    made = torch.compile(called, backend="aot_eager", fullgraph=True)(x)
+    torch.testing.assert_close(made, called(x))
+    true, found = (torch.autograd.grad(each.square().sum(), x)[0] for each in (called(x), made))
+    torch.testing.assert_close(found, true)
+
+
+@pytest.mark.slow
 def test_a_package_refuses_in_one_sentence_what_it_has_no_kernels_for(folder: Path, monkeypatch: Any) -> None:
     torch = pytest.importorskip("torch")
     package = loaded(folder)
@@ -271,7 +286,7 @@ def test_a_package_refuses_in_one_sentence_what_it_has_no_kernels_for(folder: Pa
         package.flash_attn_func(torch.randn(1, 4, 3, 64), x, x)
     with pytest.raises(Exception, match="pages"):
         package.flash_attn_varlen_func(x[0], x[0], x[0], None, None, block_table=x)
-    frozen = sys.modules[f"{package.__name__}.frozen"]
+    frozen = sys.modules[f"{package.__name__}.packages_frozen"]
     pattern, rest = Pattern(None, 3), (8, "bfloat16")
     for dims, shared in (
         ((("n_q", 9), ("n_k", 9), ("d_k", 64), ("d_v", 64)), 3),

@@ -79,6 +79,39 @@ def test_a_run_goes_on_where_another_ended(tmp_path: Path) -> None:
     assert "is 0.0001 for 0" in failed["said"] and failed["set"] == {"much": "0.0001"}
 
 
+def test_a_run_that_is_stopped_leaves_the_results_that_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two results, then a run that is killed; what was in the file before stays."""
+    before = {"file": "tests", "seed": 1, "done": "0", "results": {}}
+    (rows := tmp_path / "rows.jsonl").write_text(json.dumps(before) + "\n")
+
+    def stopped(options: Any) -> Any:
+        for number in (4, 5):
+            yield {"number": number, "test": "test_x", "result": "passed", "said": "", "seconds": 1.5}
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(flash_attention, "run", stopped)
+    monkeypatch.setattr(sys, "argv", ["", str(tmp_path), "--seed", "7", "--rows", str(rows)])
+    with pytest.raises(KeyboardInterrupt):
+        flash_attention.main()
+    first, second = map(json.loads, rows.read_text().splitlines())
+    assert first == before and (second["done"], second["seconds"]) == ("4-5", {"test_x": 3.0})
+
+
+def test_sets_with_few_kernels_are_run_first_and_those_that_fill_a_card_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order in which they are dealt to one process, which names each."""
+    wide, race = {"d": 64, "V_colmajor": False}, "test_flash_attn_race_condition"
+    sets = [("test_a", wide), (race, {"d": 128}), ("test_b", {"d": 192}), ("test_c", {"d": 128}), ("test_d", wide)]
+    monkeypatch.setattr(flash_attention, "DEALT", 4)
+    monkeypatch.setattr(flash_attention, "tests_of", lambda *given: {})
+    monkeypatch.setattr(flash_attention, "drawn", lambda *given: sets)
+    says = "import json, sys\nfor n in sys.stdin: print(json.dumps({'number': int(n)}), flush=True)"
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **given: popen([sys.executable, "-c", says], **given))
+    options = SimpleNamespace(checkout=None, file="hopper", seed=1, sets=5, rows=Path("none"), seconds=60, workers=1)
+    found = flash_attention.run(SimpleNamespace(**vars(options), given=None, on="H200"))  # type: ignore[arg-type]
+    assert [row["number"] for row in found] == [3, 2, 0, 1, 4]
+
+
 def test_numbers_of_sets_are_kept_as_a_text() -> None:
     for found, text in (([], ""), ([3], "3"), ([0, 1, 2, 5, 7, 8], "0-2,5,7-8")):
         assert flash_attention.spans(found) == text and flash_attention.numbers(text) == found

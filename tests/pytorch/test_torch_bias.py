@@ -22,6 +22,7 @@ from tensors import close  # noqa: E402
 
 from pebblesim.advice.cards import card  # noqa: E402
 from pebblesim.gpu.torch import attention  # noqa: E402
+from pebblesim.kernels.gluon.gradients import BEGINNING, FEWEST  # noqa: E402
 from pebblesim.kernels.passes.bias_stays import OF_PART  # noqa: E402
 from pebblesim.kernels.tables import moved_words  # noqa: E402
 from pebblesim.operator.bias import (  # noqa: E402
@@ -42,6 +43,7 @@ from pebblesim.operator.bias.programs import (  # noqa: E402
     OF_KEYS,
     OF_QUERIES,
     OF_V,
+    ONWARD,
     at_once,
     kernels_of,
 )
@@ -365,16 +367,15 @@ def test_kernels_move_the_words_that_are_counted(interpreted: None, form: str, p
     assert shared
 
 
-@pytest.mark.parametrize(("form", "parts", "most"), [("of all", 1, 384), ("of groups", 2, 384), ("of all", 3, 128)])
+@pytest.mark.parametrize(("form", "most"), [("of all", 384), ("of groups", 384), ("of all", 128), ("of groups", 96)])
 @pytest.mark.parametrize("sides", [(True, True, True), (False, False, True)])
-def test_dQ_and_dB_by_one_kernel(
-    interpreted: None, form: str, parts: int, most: int, sides: Any, monkeypatch: Any
-) -> None:
-    """In parts of the sequences, and of the keys: no other kernel of dQ and dB is launched, and words are counted."""
+def test_dQ_and_dB_by_one_kernel(interpreted: None, form: str, most: int, sides: Any, monkeypatch: Any) -> None:
+    """In parts of the sequences, and for some keys after others: no other kernel of dQ and dB is launched, and words
+    are counted."""
     monkeypatch.setattr(kernels, "_at_once", lambda *given: True)
-    monkeypatch.setattr(gradient, "_parts", lambda *given: parts)
     monkeypatch.setattr(programs_of_bias, "MOST_KEYS", most)
-    n_q, n_k, heads = 37, 139, 2
+    monkeypatch.setattr(pairs_of_call, "multiprocessors", lambda device: 3)
+    n_q, n_k, heads = 37, 139 if most > 96 else 250, 2
     launched = Counter[int]()
     run = launches.run
 
@@ -386,12 +387,18 @@ def test_dQ_and_dB_by_one_kernel(
     judge(form, n_q, n_k, d=16, d_v=16, dtype=torch.float16, tolerance=2e-2, sides=sides)
     (batches, groups), number = ((3, 1) if form == "of all" else (6, 2)), -(-n_k // most)
     across = ACROSS if sides[1] else OF_KEYS
-    assert launched == {FORWARD: 1, OF_V: 1, across: 1, AT_ONCE: number * (groups if parts > 1 else 1)}
+    onward = {ONWARD: number - 1} if number > 1 else {}
+    assert launched == {FORWARD: 1, OF_V: 1, across: 1, AT_ONCE: 1, **onward}
     if all(sides):
         pairs = heads * n_q * n_k
-        assert WORDS["read", "bias"] == pairs * (batches + groups * min(parts, batches // groups))
-        assert WORDS["written", "dB"] == heads * n_q * -(-n_k // 8) * 8 * groups * parts  # rows of whole groups of 8
+        whole = batches // groups + BEGINNING
+        each = max(-(-heads * groups * whole // 3), FEWEST)  # three multiprocessors, and a tile of rows
+        of_heads = [range(head * whole, (head + 1) * whole) for head in range(heads * groups)]
+        parts = sum(len({at // each for at in one}) for one in of_heads)
+        assert WORDS["read", "bias"] == pairs * batches + n_q * n_k * parts
+        assert WORDS["written", "dB"] == n_q * -(-n_k // 8) * 8 * parts  # rows of whole groups of 8
         assert WORDS["written", "dQ"] == heads * n_q * 16 * batches * number
+        assert WORDS["read", "dQ_before"] == heads * n_q * 16 * batches * (number - 1)
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -413,14 +420,13 @@ def staying(interpreted: None, monkeypatch: Any) -> None:
 
 
 def stayed(n_q: int, n_k: int, batches: int, sharing: int) -> dict[str, int]:
-    """Words of the bias and of its transpose that kernels read, of two heads: each block reads its rows for itself."""
+    """Words of the bias and of its transpose that kernels read, of two heads: each part of their sequences reads it."""
     words = {}
     for name, rows, columns in (("bias", n_q, n_k), ("bias_T", n_k, n_q)):
-        tiles = -(-rows // 64)
-        every = tiles * 2 * batches
-        each = max(-(-every // 3), 3)  # of a block: the card of the interpreter has three multiprocessors
+        every, tiles = 2 * batches, -(-rows // 64)
+        each = max(-(-every // max(3 // tiles, 1)), 3)  # of a block: the interpreter's card has three multiprocessors
         begun = {*range(0, every, sharing), *range(0, every, each)}
-        words[name] = sum(min(64, rows - 64 * (at // sharing % tiles)) * columns for at in begun)
+        words[name] = len(begun) * rows * columns
     return words
 
 
@@ -494,12 +500,13 @@ def test_the_words_of_the_page(n: int, d: int, R: int, side: int) -> None:
         ACROSS: (made.of_keys, R * (4 * n * d + n * n + (2 * n * d + 2 * n) * tiles)),
         OF_BIAS: (made.of_bias, 2 * n * n + R * (4 * n * d + 2 * n) * tiles),
         AT_ONCE: (at_once(n), 2 * n * n + R * (3 * n * d + 2 * n + 2 * n * d * -(-n // 64))),
+        ONWARD: (at_once(n), 2 * n * n + R * (4 * n * d + 2 * n + 2 * n * d * -(-n // 64))),
     }
     for which, (each, words) in page.items():
         sizes = {"n_q": n, "n_k": n, "d_k": d, "d_v": d, "R": R, **each.tiling.blocks, OF_PART: R}
         moved = moved_words(programs_of_bias.program(which, each), sizes)
         counted = sum(read + written for read, written in moved.values())
-        assert counted * (1 if which in (OF_BIAS, AT_ONCE) else R) == words
+        assert counted * (1 if which in (OF_BIAS, AT_ONCE, ONWARD) else R) == words
 
 
 @pytest.mark.slow
@@ -510,7 +517,7 @@ def test_drawn_kernels(data: Any, form: str, n_q: int, n_k: int) -> None:
     widths = {name: data.draw(st.integers(1, 40)) for name in ("d", "d_v")}
     parts = data.draw(st.integers(1, 3))
     with pytest.MonkeyPatch.context() as patch, by_interpreter(patch):
-        patch.setattr(gradient, "_parts", lambda pairs, groups, sequences, _: min(parts, sequences))
+        patch.setattr(gradient, "_parts", lambda pairs, groups, sequences: min(parts, sequences))
         judge(form, n_q, n_k, sides, **widths)
 
 
@@ -751,7 +758,8 @@ def test_refusals_name_the_argument_and_what_computes_it() -> None:
 
 
 def test_plain_calls_go_without_operators(monkeypatch: Any) -> None:
-    """One autograd function on a GPU, here with the definition in the place of kernels; sizes are checked once."""
+    """One autograd function on a GPU, here with the definition in the place of kernels; sizes are checked once, for
+    calls with L and for those without."""
     from pebblesim.operator.bias import operators, with_bias
     from pebblesim.operator.known import eager
 
@@ -779,7 +787,7 @@ def test_plain_calls_go_without_operators(monkeypatch: Any) -> None:
         close([of_q, of_b], torch.autograd.grad(formulas(*x, allowed)[0].sum(), (x[0], x[3])))
         with torch.no_grad():
             close([attention(*x[:3], bias=x[3].detach(), is_causal=True)], [made[0].detach()])
-    assert len(checked) == 1
+    assert len(checked) == 2
     eager._CHECKED.clear()
 
 

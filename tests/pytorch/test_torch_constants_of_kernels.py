@@ -14,7 +14,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from pebblesim.operator.bias import transposes  # noqa: E402
+from pebblesim.operator.bias import parts, transposes  # noqa: E402
+from pebblesim.operator.bias.programs import Parts  # noqa: E402
 from pebblesim.operator.heads import kernels  # noqa: E402
 from pebblesim.operator.launching import launch, rounding  # noqa: E402
 
@@ -32,13 +33,16 @@ def test_launches_give_all_that_a_kernel_takes(monkeypatch: pytest.MonkeyPatch) 
     x = torch.zeros(1, 2, 2, 16, 24)
     with launched(monkeypatch) as found:
         transposes.transpose(x, torch.zeros(1, 2, 2, 24, 16))
+        transposes.transpose(x[..., 3:], torch.zeros(1, 2, 2, 21, 16))
+        parts.add_up(x, x[:, 0], Parts(5, 3))
         kernels.repeat(x[0], torch.zeros(2, 6, 16, 24))
-        kernels.add_up(torch.zeros(2, 6, 16, 24), x[0])
+        kernels.add_up(torch.zeros(2, 6, 16, 24), x[0], 3)
         kernels.order(torch.zeros(4, 32), torch.zeros(8, 16), 8, 2, 2)
         rounding.round_on_gpu(torch.zeros(4, 16, 24), x[0], 2)
-    assert len(found) == 5
+    assert len(found) == 7
     for kernel, given, how in found:
         assert len(given) == len(kernel.params) and set(how) <= {"num_warps", "num_stages"}, kernel
+    assert [given[-1] for _, given, _ in found[:2]] == [8, 1]
 
 
 def test_a_launch_with_too_few_arguments_is_refused() -> None:
@@ -65,4 +69,4 @@ def test_no_launch_in_the_operator_names_a_constant() -> None:
                 if "num_warps" in names:
                     seen += 1
                     assert names <= {"num_warps", "num_stages"}, (path.name, node.lineno)
-    assert seen >= 5
+    assert seen >= 6

@@ -123,6 +123,14 @@ def test_a_call_of_a_gpu_is_no_plain_one_where_memory_has_other_numbers(monkeypa
         assert not eager.plain(each) and not eager.plain(z.real, each)
 
 
+def test_a_parameter_is_as_plain_as_a_tensor_and_other_subclasses_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sinks and biases of models are parameters."""
+    monkeypatch.setattr(eager.recorded, "here", lambda x: True)
+    x = torch.zeros(1, 2, 3, 4)
+    assert eager.plain(torch.nn.Parameter(x), x)
+    assert not eager.plain(torch.nn.Buffer(x).as_subclass(type("Own", (torch.Tensor,), {})))
+
+
 @pytest.mark.filterwarnings("ignore:PyTorch's attention is used")
 def test_derivatives_that_pytorch_has_are_its_own_with_the_fallback() -> None:
     call, x = of_argument(0, attn_mask=torch.ones(3, 3).tril().bool(), fallback="sdpa")

@@ -47,7 +47,10 @@ def test_hopper_cards_get_gluon_kernels_and_others_those_of_triton() -> None:
     assert schedule("forward", Pattern(band_of(right=0, rows=4), 4), n_q=4 * 4096) == ("flash2-forward", True)
     for card in (replace(H200, capability=""), cards.with_rates(cards.card("A100"))):
         assert not schedule("forward", card=card)[1] and not schedule("backward", card=card)[1]
-    for pattern in (Pattern(softcap=1.0), Pattern(KeyRanges()), Pattern(shared=3), Pattern(shared=128)):
+    for shared in (1, 4):
+        assert schedule("forward", Pattern(KeyRanges(rows=shared), shared), n_q=shared * 4096)[1]
+        assert schedule("backward", Pattern(KeyRanges(rows=shared), shared), n_q=shared * 4096)[1]
+    for pattern in (Pattern(softcap=1.0), Pattern(KeyRanges(rows=3), 3), Pattern(shared=3), Pattern(shared=128)):
         assert not schedule("forward", pattern)[1] and not schedule("backward", pattern)[1]
     assert not schedule("forward", d_k=20, d_v=20)[1]  # rows do not begin where the copy engine can
 
@@ -174,10 +177,10 @@ def test_a_backward_pass_in_parts(interpreted: list[str], monkeypatch: Any, case
     monkeypatch.setattr(tiles, "HOPPER", tuple(tiling for tiling in tiles.HOPPER if tiling.schedule in offered))
     first = planning._first
 
-    def without_rounds(way: str, *given: Any) -> Any:
-        if way == "backward" and given[-2] is not None:
+    def without_rounds(asked: planning.Pass, *given: Any) -> Any:
+        if asked.way == "backward" and asked.room is not None:
             raise UsageError("no kernels for some heads at a time")
-        return first(way, *given)
+        return first(asked, *given)
 
     monkeypatch.setattr(planning, "_first", without_rounds)
     monkeypatch.setattr(planning, "ways_to_cut", lambda *given: [cut])

@@ -30,20 +30,82 @@ def plain(v: Any, L: Any, s: Any, kv_heads: int) -> Any:
     return made if s.dim() == 2 else made.sum(0)
 
 
-def check(seed: int, draws: int) -> None:
-    """Compare with plain loops, under Triton's interpreter: rows that lie apart, and those of a part of the queries."""
+def interpret() -> None:
+    """Let Triton's interpreter work with NumPy 2.5, which takes no array of one number for an integer."""
     from triton.runtime import interpreter
-
-    from pebblesim.operator.sinks import gradient as gradient_of_sinks, kernel as kernel_of_sinks
 
     patch: Any = interpreter._patch_lang_tensor
 
-    def patched(tensor: Any, scope: Any) -> None:  # NumPy 2.5 takes no array of one number for an integer
+    def patched(tensor: Any, scope: Any) -> None:
         patch(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     interpreter._patch_lang_tensor = patched
-    kernel_of_sinks.KERNEL = kernel_of_sinks.sums
+
+
+BACKWARD = {
+    "backward-two-pass-blocked": {"B_r": 32, "b_c": 16, "B_c": 32, "b_r": 16},
+    "dS-stored-blocked": {"B_c": 32, "b_r": 32, "b": 32, "c": 16},
+    "small-cache-backward-blocked": {"a": 32, "b": 32, "c": 16},
+}
+
+
+def check_beside(name: str, draws: int) -> None:
+    """Compare the sums of the last kernel of a pass with plain loops; what else it writes is what it writes alone."""
+    from pebblesim.advice.tiles import Tiling
+    from pebblesim.kernels.module import module_of
+    from pebblesim.operator.pattern import Pattern, band_of
+    from pebblesim.operator.texts import written
+
+    interpret()
+    chance = random.Random(name)
+    torch.manual_seed(len(name))
+    for _ in range(draws):
+        batch, kv_heads, shared, n = (
+            chance.randint(1, 3),
+            chance.randint(1, 2),
+            chance.choice([1, 2, 4]),
+            chance.randint(2, 50),
+        )
+        window, heads = chance.choice([None, 9]), kv_heads * shared
+        mask = band_of(window, 0, False, shared) if chance.random() < 0.7 else None
+        tiling, widths = Tiling(name, BACKWARD[name]), (("d_k", 16), ("d_v", 16))
+        found = written(tiling, widths, False, False, False, "float16", Pattern(mask, shared, sinks=True), 0.25)
+        run = module_of(found.text).run
+        x = {name: torch.randn(batch, heads, n, 16).half() for name in ("Q", "dO", "O")}
+        x |= {name: torch.randn(batch, kv_heads, n, 16).half() for name in ("K", "V")}
+        x["L"] = 2 * torch.randn(batch * kv_heads, n * shared)
+        others = {"dL": torch.randn(batch * kv_heads, n * shared)} if chance.random() < 0.5 else {}
+        s = torch.randn(*[batch] * (chance.random() < 0.5), heads).to(chance.choice([torch.bfloat16, torch.float32]))
+        results = [{"d" + each: torch.empty_like(x[each]) for each in "QKV"} for _ in range(2)]
+        made, given = torch.full_like(s, torch.nan), [x[each] for each in found.takes]
+        run(*given, results=results[0], **others)
+        run(*given, results=results[1], **others, sums_of_sinks=(s, made))
+        rows = (
+            (x["dO"].float() * x["O"].float())
+            .sum(-1)
+            .unflatten(1, (kv_heads, shared))
+            .transpose(2, 3)
+            .reshape(len(x["L"]), -1)
+        )
+        true = plain(rows - others.get("dL", 0.0), x["L"], s, kv_heads)
+        assert all(torch.equal(results[0][each], results[1][each]) for each in results[0])
+        error, largest = float((made.double() - true).abs().max()), float(true.abs().max()) + 1.0
+        assert error < max(1e-4, 2 * torch.finfo(s.dtype).eps) * largest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BACKWARD)
+def test_blocks_of_the_last_kernel_sum_as_plain_loops_do(name: str) -> None:
+    in_interpreter(f"check_beside({name!r}, 6)")
+
+
+def check(seed: int, draws: int) -> None:
+    """Compare with plain loops, under Triton's interpreter: rows that lie apart, and those of a part of the queries."""
+    from pebblesim.operator.sinks import gradient as gradient_of_sinks, kernel as kernel_of_sinks
+
+    interpret()
+    kernel_of_sinks.KERNEL = kernel_of_sinks.MODULE.sums
     chance = random.Random(seed)
     torch.manual_seed(seed)
     for _ in range(draws):
@@ -73,11 +135,15 @@ def check(seed: int, draws: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_sums_are_those_of_plain_loops(seed: int) -> None:
+    in_interpreter(f"check({seed}, 8)")
+
+
+def in_interpreter(call: str) -> None:
+    """Run a function of this file where kernels are run by Triton's interpreter."""
     here = Path(__file__)
-    run = f"import {here.stem} as test; test.check({seed}, 8)"
     paths = os.pathsep.join(map(str, (here.parent, TESTS, ROOT)))
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": paths}
-    subprocess.run([sys.executable, "-c", run], env=environment, check=True)
+    subprocess.run([sys.executable, "-c", f"import {here.stem} as test; test.{call}"], env=environment, check=True)
 
 
 @pytest.mark.slow
@@ -89,10 +155,10 @@ def test_it_is_compiled_for_cards(capability: int, kind: str, tmp_path: Path, mo
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from pebblesim.operator.sinks.kernel import NUMBERS, WARPS, sums
+    from pebblesim.operator.sinks.kernel import MODULE, NUMBERS, WARPS
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     types = {"v": "*fp32", "L": "*fp32", "s": f"*{kind}", "made": f"*{kind}", **dict.fromkeys(NUMBERS, "i32")}
-    source = ASTSource(sums, signature=types, attrs={})
+    source = ASTSource(MODULE.sums, signature=types, attrs={})
     made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": WARPS})
     assert ".local" not in made.asm["ptx"]

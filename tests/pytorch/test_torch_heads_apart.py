@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from checkout import ROOT, TESTS  # noqa: E402
 from tensors import check_kernels  # noqa: E402
 
 from pebblesim.advice import cards, tiles  # noqa: E402
+from pebblesim.kernels.key_ranges import KeyRanges  # noqa: E402
 from pebblesim.operator.heads import apart as heads_apart, parts  # noqa: E402
+from pebblesim.operator.heads.parts import even_shares  # noqa: E402
 from pebblesim.operator.known.tape import noted  # noqa: E402
 from pebblesim.operator.launching import fresh, launching  # noqa: E402
 from pebblesim.operator.pattern import Pattern, band_of  # noqa: E402
@@ -50,10 +53,32 @@ def test_a_plan_says_what_parts_cost() -> None:
     """The words are those of docs/hopper.md."""
     made = plan(1024, 576, 128, kv_heads=1, d_v=512)
     (line,) = (each for each in str(made).splitlines() if "besides" in each)
-    assert f"{17 * 1024 * 1088:,} words of 16 bits and {32 * 1024 * 1088:,} of float32" in line
+    summed = 2 * 1024 * (11 * 576 + 16 * 512)  # shares of 4 pairs of 3 tiles, and of 2, for 132 multiprocessors
+    assert f"{17 * 1024 * 1088:,} words of 16 bits and {summed:,} of float32" in line
     assert made.side_by_side is not None and made.side_by_side[0] == 16
     assert made.side_by_side[1].seconds < 0.7 * made.backward[0].seconds
     assert plan(4096, 576, 16, kv_heads=1, d_v=512).side_by_side is None
+
+
+@pytest.mark.parametrize(
+    ("n_k", "d_k", "d_v", "groups", "parts", "shares"),
+    [
+        (1024, 576, 512, 1, 16, {"dK": 11, "dV": 16}),
+        (2048, 576, 512, 1, 8, {"dK": 5, "dV": 8}),
+        (1024, 576, 512, 1, 8, None),  # 8 shares of 12 pairs
+        (4096, 576, 512, 2, 2, None),  # more pairs than multiprocessors
+        (8730, 192, 192, 2, 2, None),  # one share of 70 pairs
+    ],
+)
+def test_shares_are_taken_where_multiprocessors_have_even_ones(
+    n_k: int, d_k: int, d_v: int, groups: int, parts: int, shares: dict[str, int] | None
+) -> None:
+    tiling = next(each for each in tiles.HOPPER if each.schedule == "small-cache-backward-resident" and each.rows == 0)
+    tiling = replace(tiling, blocks={"a": 128, "b": 128, "c": 64, "e": 192})
+    dims = (("n_q", 2**16), ("n_k", n_k), ("d_k", d_k), ("d_v", d_v))
+    assert even_shares(tiling, dims, groups, parts, H200) == shares
+    two_pass = next(each for each in tiles.HOPPER if each.schedule == "backward-two-pass-blocked")
+    assert even_shares(two_pass, dims, groups, parts, H200) is None
 
 
 def test_parts_need_room() -> None:
@@ -106,37 +131,86 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
-    ("sizes", "number", "mask", "sinks", "together"),
+    ("sizes", "number", "mask", "sinks", "together", "in_shares"),
     [
-        ((1, 4, 1, 9, 70), 4, (None, None, False), False, True),
-        ((2, 4, 2, 20, 41), 2, (None, 0, True), True, False),
-        ((1, 8, 2, 10, 41), 4, (9, 4, True), False, False),
+        ((1, 4, 1, 9, 70), 4, (None, None, False), False, True, None),
+        ((2, 4, 2, 20, 41), 2, (None, 0, True), True, False, None),
+        ((1, 8, 2, 10, 41), 4, (9, 4, True), False, False, None),
+        ((1, 4, 1, 9, 70), 4, (None, None, False), False, True, 3),  # shares of a tile; 3 multiprocessors
+        ((2, 4, 2, 20, 41), 2, (None, 0, True), True, False, 1),  # one share of each group
+        ((1, 4, 1, 300, 300), 4, (None, 0, True), False, True, 1),  # three tiles, one of which has no other
+        ((1, 4, 1, 200, 200), 4, (None, 0, True), True, False, 3),  # a pair of tiles
+        ((1, 4, 1, 150, 200), 2, (60, 4, True), False, False, 2),
     ],
 )
 def test_gradients_of_parts_are_added_up(
-    interpreted: list[str], monkeypatch: Any, sizes: Any, number: int, mask: Any, sinks: bool, together: bool
+    interpreted: list[str],
+    monkeypatch: Any,
+    sizes: Any,
+    number: int,
+    mask: Any,
+    sinks: bool,
+    together: bool,
+    in_shares: int | None,
 ) -> None:
-    """Against the definition: batches, sinks, values that are a part of keys, and words of all parts in float32."""
+    """Against the definition: batches, sinks, values that are a part of keys, and words of all parts in float32.
+
+    `in_shares`: how many shares the terms of a pair of tiles have, where blocks have shares.
+    """
     batch, heads, kv_heads, n_q, n_k = sizes
     seen: list[Any] = []
     monkeypatch.setattr(launching, "long_enough", lambda *given: True)
     monkeypatch.setattr(launching, "parts_of_heads", lambda *given: number)
+    monkeypatch.setattr(launching, "even_shares", lambda *given: in_shares is not None)
     sums = heads_apart.add_up
-    monkeypatch.setattr(heads_apart, "add_up", lambda made, to: (seen.append(made), sums(made, to)))
+    monkeypatch.setattr(heads_apart, "add_up", lambda made, to, many: (seen.append((made, many)), sums(made, to, many)))
     torch.manual_seed(n_q)
     q, k, v = (torch.randn(batch, h, n, 32).half() for h, n in ((heads, n_q), (kv_heads, n_k), (kv_heads, n_k)))
     v = k[..., :16] if together else v
     given = [q, k, v, torch.randn(batch, heads, n_q, v.shape[-1]).half()]
     rest = (None, None, *mask, 0.2, 0.0, None, True)
     check_kernels(given, rest, True, torch.randn(batch, heads) if sinks else None)
-    (made,) = seen
+    ((made, many),) = seen
     assert all(made[name].dtype == torch.float32 for name in heads_apart.OF_KEYS)
     assert made["dK"].shape[:2] == (batch, kv_heads * number)
+    assert many == dict.fromkeys(heads_apart.OF_KEYS, in_shares or number)
     assert "dV_tiles" not in interpreted[-1] and "dQ_tiles" in interpreted[-1]  # threads store dV and dK
 
 
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("schedule", ["flash2-backward-blocked", "backward-two-pass-blocked"])
+def test_parts_of_heads_read_the_ranges_of_their_batch(interpreted: list[str], monkeypatch: Any, schedule: str) -> None:
+    """Two batches with ranges of their own, among them queries without a key; none is that of another batch."""
+    monkeypatch.setattr(launching, "long_enough", lambda *given: True)
+    monkeypatch.setattr(launching, "parts_of_heads", lambda *given: 2)
+    offered = (*(each for each in tiles.HOPPER if each.schedule == "flash2-forward"), *OF_RANGES[schedule])
+    monkeypatch.setattr(tiles, "HOPPER", offered)
+    torch.manual_seed(5)
+    q, k, v = (torch.randn(2, heads, n, 32).half() for heads, n in ((8, 37), (2, 150), (2, 150)))
+    first = torch.stack([torch.tensor([0] * 12 + [90] * 25), torch.tensor([70] * 37)]).int()
+    end = torch.stack([torch.tensor([90] * 12 + [131] * 25), torch.tensor([70] * 4 + [71] * 33)]).int()
+    rest = (first, end, None, None, False, 0.2, 0.0, None, schedule == "backward-two-pass-blocked")
+    check_kernels([q, k, v, torch.randn(2, 8, 37, 32).half()], rest, True)
+    assert all("first_ptr" in text for text in interpreted) and "above_ptr + " in interpreted[-1]
+
+
+OF_RANGES = {
+    name: tuple(each for each in tiles.HOPPER if each.schedule == name and each.widths[0] == 1)
+    for name in ("flash2-backward-blocked", "backward-two-pass-blocked")
+}
+"""Kernels of narrow heads that read ranges."""
+
+
+def test_ranges_take_parts_where_a_forecast_takes_them_for_equal() -> None:
+    """The longest of several sequences is what a pass waits for, and the forecast is that of one sequence."""
+    dims, shared = (("n_q", 4 * 14848), ("n_k", 14848), ("d_k", 128), ("d_v", 128)), 4
+    for mask, number in ((KeyRanges(rows=shared), 4), (band_of(right=0, rows=shared), 1)):
+        assert parts.parts_of_heads(dims, 2, "bfloat16", Pattern(mask, shared), ROOM, H200) == number
+
+
 @pytest.mark.slow
-def test_passes_in_parts_are_traced(monkeypatch: Any) -> None:
+@pytest.mark.parametrize("in_shares", [False, True])
+def test_passes_in_parts_are_traced(in_shares: bool) -> None:
     """They launch what is launched when nothing is traced, by a stand-in for the driver."""
     pytest.importorskip("triton")
     from pytorch.test_torch_lengths import Told, check
@@ -144,6 +218,8 @@ def test_passes_in_parts_are_traced(monkeypatch: Any) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(launching, "long_enough", lambda *given: True)
         patched.setattr(launching, "parts_of_heads", lambda *given: 4)
+        if in_shares:
+            patched.setattr(launching, "even_shares", lambda *given: True)
         told = Told(patched)
         assert [check(told, (1, 1, 16, n, n), 512, None, None) for n in (200, 210)] == [2, 2]
         kernels = [each for each in told.noted if each[0] == "launch"]
@@ -176,7 +252,7 @@ def against_pytorch(seed: int, draws: int) -> None:
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     interpreter._patch_lang_tensor = patched
-    kernel_of_parts._kernel = lambda function, *of: function
+    kernel_of_parts._kernel = lambda *of: kernel_of_parts.between
     kernel_of_parts.ORDERS = kernel_of_parts.orders
     layout.on_gpu = lambda x: True
     chance = random.Random(seed)
@@ -191,10 +267,11 @@ def against_pytorch(seed: int, draws: int) -> None:
         for part in of_parts.values():
             part.normal_()
         whole = torch.full((2, *x.shape[:3], 72), torch.nan).half()[..., :d]
-        heads_apart.add_up(of_parts, dict(zip(heads_apart.OF_KEYS, whole, strict=True)))
+        many = {name: chance.randint(1, number) for name in heads_apart.OF_KEYS}
+        heads_apart.add_up(of_parts, dict(zip(heads_apart.OF_KEYS, whole, strict=True)), many)
         for name, found in zip(heads_apart.OF_KEYS, whole, strict=True):
             right = torch.zeros(x.shape)
-            for part in range(number):
+            for part in range(many[name]):
                 right += of_parts[name].unflatten(1, (heads, number))[:, :, part]
             assert torch.equal(found, right.half())
         L = torch.randn(batch * heads, n * number * each)

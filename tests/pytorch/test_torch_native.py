@@ -519,3 +519,48 @@ def test_memory_that_is_filled_is_pythons(toy: Toy) -> None:
         assert toy.by_python == [False] and native.library is None
     same(torch.autograd.grad(out, x, grad), right(x, grad))
     assert toy.by_python == [False] and native.library is not None
+
+
+def test_calls_are_known_by_sizes_strides_and_types(library: Any) -> None:
+    """And by which tensors there are; a parameter is a tensor."""
+    x, other = torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4).transpose(1, 2).contiguous().transpose(1, 2)
+    several = [
+        (x, x, x, None, None),
+        (x, x, x, x, None),
+        (x, x, x, None, x),
+        (x, x, other, None, None),
+        (x, x, x.double(), None, None),
+        (x, x, x[:, :, :2], None, None),
+        (x, x, x[0], None, None),
+    ]
+    found = [library.laid(*each) for each in several]
+    assert None not in found and len({*found}) == len(several)
+    assert found[0] == library.laid(x + 1, x.clone(), torch.nn.Parameter(x), None, None)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:.torch.jit.trace. is deprecated")
+def test_calls_that_something_traces_or_transforms_are_not_known(library: Any) -> None:
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return function(*args, **(kwargs or {}))
+
+    x, z = torch.zeros(1, 2, 3, 4), torch.randn(1, 2, 3, 4, dtype=torch.complex64)
+    own = torch.zeros(1).as_subclass(type("Own", (torch.Tensor,), {}))
+    nested = torch.nested.nested_tensor([torch.zeros(2)])
+    others = [z.conj(), z.conj().imag, torch._efficientzerotensor((1,)), x.to_sparse(), x.to("meta"), own, nested]
+    others += [[x, x], (x, x), 3.0]
+    for each in others:
+        assert library.laid(x, each) is None and library.laid(each, x) is None
+    assert library.laid(x, z, z.real) is not None
+    seen = list[Any]()
+    with Mode():
+        seen.append(library.laid(x))
+    with torch.autograd.forward_ad.dual_level():
+        seen.append(library.laid(x))
+    torch.set_autocast_enabled("cuda", True)  # which `torch.autocast` does with a card alone
+    seen.append(library.laid(x))
+    torch.set_autocast_enabled("cuda", False)
+    torch.vmap(lambda y: seen.append(library.laid(x)) or seen.append(library.laid(y)) or y)(x)
+    torch.func.grad(lambda y: seen.append(library.laid(y)) or y.sum())(x)
+    torch.jit.trace(lambda y: seen.append(library.laid(y)) or y + 1, x, check_trace=False)
+    assert seen == [None] * 7 and library.laid(x) is not None

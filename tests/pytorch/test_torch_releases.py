@@ -19,7 +19,6 @@ from pebblesim.core.errors import UnknownName  # noqa: E402
 from pebblesim.gpu.torch import plan  # noqa: E402
 from pebblesim.kernels import releases  # noqa: E402
 from pebblesim.kernels.gluon.gluon import gluon  # noqa: E402
-from pebblesim.kernels.key_ranges import KeyRanges  # noqa: E402
 from pebblesim.kernels.triton.triton import triton  # noqa: E402
 from pebblesim.language.registry import get  # noqa: E402
 from pebblesim.operator import once, planning  # noqa: E402
@@ -96,7 +95,7 @@ def test_a_pass_that_loses_its_kernels_says_so_once(newer: None) -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fitting("forward", Pattern(KeyRanges()))  # has no kernels of Gluon to lose
+        fitting("forward", Pattern(softcap=1.0))  # has no kernels of Gluon to lose
     with pytest.warns(UserWarning) as said:
         made = fitting("forward", Pattern())
         fitting("backward", Pattern())

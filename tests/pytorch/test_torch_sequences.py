@@ -67,7 +67,9 @@ def check(seed: int, draws: int) -> None:
     sequences.promise = lambda holds, sentence: said.append(bool(holds))
     chance = random.Random(seed)
     for _ in range(draws):
-        number, n_q, n_k = (chance.choice(some) for some in ([1, 2, 5, 300], [1, 7, 255, 256, 300], [1, 9, 256, 513]))
+        number, n_q, n_k = (
+            chance.choice(some) for some in ([1, 2, 5, 31, 32, 127, 128, 300], [1, 7, 255, 256, 300], [1, 9, 256, 513])
+        )
         pair, wrong, kind = chance.random() < 0.5, chance.random() < 0.3, chance.choice([torch.int32, torch.int64])
         limits = chance.choice([None, 0, 1, 30]), chance.choice([None, 0, 0, 2]), chance.random() < 0.3
         most = (n_q, n_k) if pair else (min(n_q, n_k),)

@@ -337,18 +337,16 @@ PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "has_touch":
 
 
 @pytest.fixture
-def opened(browser: Any, tmp_path: Path) -> Iterator[Any]:
+def opened(offline: Any, tmp_path: Path) -> Iterator[Any]:
     """Open the page of some games; it may reach nothing, and nothing may go wrong in it."""
-    contexts, tabs = [], []
+    tabs = []
 
     def open_page(*games: Recording, place: str = "", **look: Any) -> Any:
         file = tmp_path / f"{len(tabs)}.html"
         save(file, *games)
-        contexts.append(browser.new_context(**(look or WIDE), offline=True))
-        tab = contexts[-1].new_page()
+        tab = offline(**(look or WIDE)).new_page()
         tab.asked, tab.wrong, tab.file = [], [], file
         tab.on("request", lambda request: tab.asked.append(request.url))
-        tab.on("pageerror", lambda error: tab.wrong.append(str(error)))
         tab.on("console", lambda message: tab.wrong.append(message.text))
         tab.goto(file.as_uri() + place)
         tabs.append(tab)
@@ -358,8 +356,6 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Any]:
     for tab in tabs:
         assert tab.wrong == []
         assert {url.partition("#")[0] for url in tab.asked} == {tab.file.as_uri()}
-    for context in contexts:
-        context.close()
 
 
 @pytest.fixture(scope="module")

@@ -305,6 +305,7 @@ class Block(Loops):
             has its scores, or begin one after the other.
         persistent: whether there are as many blocks as multiprocessors, each with several tiles of the grid, one after
             the other: what the next one needs arrives while one ends.
+        back_and_forth: whether the rounds of its tiles go from long to short and back in turn, under a mask.
         roomy: whether threads have registers left, in which they exchange columns before they store sums.
         stays: what stays while sequences stream past, of which each warpgroup then has one at a time.
     """
@@ -321,6 +322,7 @@ class Block(Loops):
     late: tuple[ir.Compute, ...] = ()
     turns: int = 0
     persistent: bool = False
+    back_and_forth: bool = False
     roomy: bool = True
     stays: Stays | None = None
 

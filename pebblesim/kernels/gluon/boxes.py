@@ -67,7 +67,7 @@ def described(setting: Setting, tensor: ir.Tensor, box: Box) -> Call:
         of = "numbers_of" if tensor.apart is not None else "vectors_of"
         return own(of, start, setting.size(tensor.shape[0]), *box)
     if tensor in setting.strides.copies:
-        return own("copies_of", start, *box)
+        return own("copies_of", start, *box, *[Name("gl.float32")] * is_float32(setting.program, tensor))
     if is_float32(setting.program, tensor):
         return own("sums_of", start, *box)
     return own("tiles_of", start, *box, *[together] * (together > 1))

@@ -6,7 +6,8 @@ of 64 rows (`plan`). Other launches are as in the Triton reading, and so are vec
 and the sizes that a text is for. Beyond the rows of a head the copy engine gives zeros, so no word of another head is
 read, and none that is not in the count; rows of d words are for d a multiple of 8.
 
-It is for no mask and for bands: causal ones and windows.
+It is for no mask and for bands: causal ones and windows. Kernels whose loop goes through all tiles without a table also
+read ranges of keys: a block streams the tiles that the ranges of its own rows meet, one at least.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ from pebblesim.kernels.gluon.roles import Roles
 from pebblesim.kernels.gluon.scores import ScoresRoles
 from pebblesim.kernels.gluon.sequences import SequencesRoles
 from pebblesim.kernels.gluon.sequences_plan import sequences_of
+from pebblesim.kernels.gluon.shares import SharesRoles, columns_of_tile
 from pebblesim.kernels.gluon.text import HELPERS, common
 from pebblesim.kernels.gluon.widths import divided
 from pebblesim.kernels.gluon.writer import GluonWriter
-from pebblesim.kernels.passes.bias import is_bias
+from pebblesim.kernels.key_ranges import KeyRanges
+from pebblesim.kernels.passes.bias import has_bias, is_bias
 from pebblesim.kernels.passes.fills import copied, filled_before
 from pebblesim.kernels.passes.in_parts import part_of, sums_between
 from pebblesim.kernels.passes.sequences_past import is_past, of_one
@@ -68,8 +71,9 @@ def gluon(
     dense: bool = False,
     softcap: float = 0.0,
     sums: bool = False,
-    at_once: int = 3,
+    streams: int = 3,
     apart: bool = False,
+    in_shares: bool = False,
 ) -> Source:
     """Write the Gluon source of a program, for cards with compute capability 9.0.
 
@@ -85,9 +89,10 @@ def gluon(
         shared, dense: as for `triton`; so many heads of queries are a power of two of at most 64.
         sums: as for `triton`.
         softcap: as for `triton`.
-        at_once: of a program of `kernels.sequences_past`, whose sizes are then those of one length in tiles, the
+        streams: of a program of `kernels.sequences_past`, whose sizes are then those of one length in tiles, the
             sequences that a block has at a time.
         apart: the gradients of keys are parts of sums, and `results` has them in float32.
+        in_shares: these sums have shares of the terms, as in `kernels.gluon.shares`, where their kernels can.
 
     Raises:
         UsageError: the program, or these sizes, are none that this reading writes.
@@ -95,27 +100,32 @@ def gluon(
     """
     check(program, dtype, shared, softcap)
     _check_domain(program, sizes, dtype, mask, 1.0 if scale is None else scale, shared)
+    if isinstance(mask, KeyRanges) and has_bias(program):
+        raise refused(program, "Gluon kernels take no bias beside ranges of keys", OTHERWISE)
     if stages < 2:
         raise refused(program, "a ring of one stage would be waited for by itself", "take --stages 2 or more")
     program = part_of(program)
     onto = sums_between(program)
     if shared:
         program = copied(program, sizes, GROUP_OF_WORDS)
-    streams = at_once if is_past(program) else 0
+    streams = streams if is_past(program) else 0
     program = of_one(program) if streams else program
     made = _launches(program, onto)
     _check_pairs(program, made, sizes, mask)
     band, apart_in_memory = mask if isinstance(mask, Band) else None, (shared, dense)
     setting = setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory, softcap, onto)
-    setting = replace(setting, sums=sums)
+    setting = replace(setting, sums=sums, apart=apart)
 
     def written(setting: Setting, launch: Launch, name: str) -> Writes:
-        found = _planned(program, launch, sizes, stages, persistent, setting.tables, streams)
+        if in_shares:
+            setting = replace(setting, sizes=_whole_tiles(launch, setting.sizes))
+        found = _planned(program, launch, setting.sizes, stages, persistent, setting.tables, streams)
         if found is None:
             return Writer(setting, launch, name)
         block, roles = found
         if apart and roles is ProductRoles and any(each.tensor.name in OF_KEYS for each in block.writes):
             block = replace(block, outgoing=())  # the copy engine would need twice the room for words of 32 bits
+            roles = SharesRoles if in_shares and SharesRoles.suits(block) else roles
         if roles is ColumnsRoles:
             check_columns(program, block, persistent)
         made = GluonWriter(setting, name, block, roles)
@@ -126,6 +136,15 @@ def gluon(
         raise refused(program, "it has no single loop within a grid of one dimension")
     of_tables = {launch.name: OF_TABLES for launch in made if launch.kind != "fill" and _is_of_table(launch)}
     return module(setting, made, written, of_tables, OTHERS, HELPERS["imports"], partial(_common, setting))
+
+
+def _whole_tiles(launch: Launch, sizes: ir.Sizes) -> ir.Sizes:
+    """Sizes with which the columns of a gradient of keys are whole tiles, if there are such."""
+    written = {node.tensor.name for node in ir.walk(launch.block) if isinstance(node, ir.Write)}
+    if len(launch.grid) < 2 or written.isdisjoint(OF_KEYS):
+        return sizes
+    columns = launch.grid[1].range
+    return {**sizes, str(columns.block): columns_of_tile(sizes[columns.dim], ir.length(columns.block, sizes))}
 
 
 def _check_pairs(program: ir.Program, made: list[Launch], sizes: ir.Sizes, mask: Mask | None) -> None:

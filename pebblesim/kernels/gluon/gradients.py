@@ -7,7 +7,8 @@ nothing; dS is added to dB, and multiplied by keys from registers while the next
 
 So each warpgroup has the part of dQ of its keys. The last one puts it into shared memory, each other adds its own to
 what is there, and the first writes the sum. It waits for the others alone: these go on with the next sequence, so that
-one takes exponentials while another waits for its products.
+one takes exponentials while another waits for its products. Where dQ goes on with what other keys have added to it, the
+copy engine brings that to the same place, and the last warpgroup adds its own, too.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from pebblesim.kernels.gluon.block import ROWS, Block, Buffer, Handed, filled, f
 from pebblesim.kernels.gluon.boxes import COPY
 from pebblesim.kernels.gluon.roles import Issued, Roles
 from pebblesim.kernels.gluon.scope import RowsValues
-from pebblesim.kernels.passes.bias import BIAS
+from pebblesim.kernels.passes.bias import BIAS, divisible
+from pebblesim.kernels.passes.bias_stays import BEFORE
 from pebblesim.kernels.passes.sequences import SEQUENCES
 from pebblesim.kernels.products import factors, products
 from pebblesim.kernels.strides import WORDS
 from pebblesim.kernels.terms import (
     NOTHING,
+    ONE,
     ZERO,
     Held,
     Items,
@@ -36,6 +39,7 @@ from pebblesim.kernels.terms import (
     all_of,
     call,
     constant,
+    maximum,
     minimum,
     only,
     own,
@@ -54,7 +58,14 @@ SHARES = {64: 2, 32: 3}
 """Warpgroups that divide the keys of a block, by the keys of a tile: three have registers for small ones."""
 
 TURN = "turn"
-"""The name of the number of a sequence, from the first of its part on."""
+"""The name of the number of a sequence, from the first of its block on."""
+
+BEGINNING, FEWEST = 10, 11
+"""Sequences that a block could have in the time that it takes to read its rows of a bias, and to write those of dB; and
+the fewest of a block, with these."""
+
+AFTER = st.Let((TURN,), (ONE,), more=True)
+"""The statement that counts the sequences of a block."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -65,6 +76,7 @@ class Gradients(Block):
         keys: the loop over tiles of keys.
         tiles, side: how many tiles of keys a warpgroup has, and keys of each.
         bias, sums, rows: what stays, the bias and its gradient, and dQ of a sequence.
+        before: what other keys have added to dQ, if there is that.
     """
 
     keys: ir.Loop
@@ -73,6 +85,7 @@ class Gradients(Block):
     bias: ir.Read
     sums: ir.Tile
     rows: ir.Tile
+    before: Buffer | None
 
 
 def gradients_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Gradients | None:
@@ -91,8 +104,13 @@ def gradients_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Gradients | No
     if left or ir.length(rows.block, sizes) != ROWS or min(widths) < LEAST_SIDE:
         return None
     result = product.target.tile
-    room = (1, ROWS, padded(result.ranges[1], sizes))
-    part = Handed(result, "dQ_part", "dQ_part", room, 1, "of the keys of some warpgroups", reduced="sum")
+    room, buffers = (1, ROWS, padded(result.ranges[1], sizes)), dict[ir.Tile, Buffer]()
+    for node in loops.loop.body:
+        if isinstance(node, ir.Read) and node.tile is result:
+            buffers[result] = Buffer(node.tensor.name, node, *room, streamed=True, freed_by=1)
+    before = buffers.get(result)
+    place, note = "dQ_part" if before is None else before.name, "of the keys of some warpgroups"
+    part = Handed(result, "dQ_part", place, room, 1, note, before is not None, reduced="sum")
     return Gradients(
         **{**vars(loops), "grid": (rows, span)},
         warpgroups=shares,
@@ -100,7 +118,7 @@ def gradients_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Gradients | No
         sides={rows: ROWS},
         across=side,
         stages=stages,
-        buffers=dict(_buffers([*loops.loop.body, *keys.body], keys, shares, tiles, sizes, stages)),
+        buffers=dict(_buffers([*loops.loop.body, *keys.body], keys, shares, tiles, sizes, stages)) | buffers,
         handed=(part,),
         keys=keys,
         tiles=tiles,
@@ -108,6 +126,7 @@ def gradients_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Gradients | No
         bias=bias,
         sums=write.tile,
         rows=result,
+        before=before,
     )
 
 
@@ -116,7 +135,7 @@ def _buffers(
 ) -> Iterator[tuple[ir.Tile, Buffer]]:
     """The rings: of a sequence the rows and vectors of the block, and all tiles of keys; with the barriers of one."""
     first: str | None = None
-    reads = [node for node in nodes if isinstance(node, ir.Read)]
+    reads = [node for node in nodes if isinstance(node, ir.Read) and node.tensor.name != BEFORE]
     for node in sorted(reads, key=lambda each: len(each.tile.ranges) == 1):  # a vector has the barriers of a matrix
         rng, *columns = node.tile.ranges
         rows, width, down = ir.length(rng.block, sizes), padded(columns[0], sizes) if columns else 1, 1
@@ -155,40 +174,55 @@ class GradientsRoles(Roles):
 
     def __init__(self, setting: Setting, plan: Gradients) -> None:
         super().__init__(setting, plan)
-        self.reserve("share", "p", "begin", "end", "parts", TURN, COPY, "bias_of_all", "at_j")
+        self.reserve("matrix", "p", "begin", "end", "first", "behind", "each", "all_of_them", "whole")
+        self.reserve(TURN, COPY, "bias_of_all", "at_j")
         self.sums: list[Held] = []  # of dB, for each tile of keys
         self.operands: dict[ir.Tile, Term] = {}  # what products take from registers
         self.tile_now = 0
         (self.part,) = plan.handed
-        (self.ring,) = plan.rings
+        self.ring = plan.rings[0]
 
     # The block's tile
 
     @property
     def numbers(self) -> list[str]:
-        """The parts of the sequences."""
-        return ["parts"]
+        """Names of the arguments by which a block finds its sequences: how many it has, there are, and a head has."""
+        return ["each", "all_of_them", "whole"]
 
     def grid(self) -> tuple[list[str], str]:
-        """A block for each tile of rows, and for each head and part of the sequences."""
-        keys = self.setting.size(self.plan.keys.range.dim)
-        most = self.plan.shares * self.plan.tiles * self.plan.side
-        lines = [
-            f"    parts = {self.plan.sums.name}_ptr.shape[1]  # of the sequences, each with a dB of its own",
+        """A block for each tile of rows, and for each part of the sequences of all heads.
+
+        There are as many parts as multiprocessors for each tile. A head has `BEGINNING` sequences more than there are,
+        for which its blocks read its bias and write its dB: so they have as much to do, where one has two heads, too.
+        """
+        keys, copies = self.setting.size(self.plan.keys.range.dim), self.setting.size(SEQUENCES)
+        most, own = self.plan.shares * self.plan.tiles * self.plan.side, self.setting.size(self.plan.own.dim)
+        return [
             f"    if {keys} > {most}:",
             f'        raise ValueError("these kernels are for up to {most} keys")',
-        ]
-        return lines, f"triton.cdiv({self.setting.size(self.plan.own.dim)}, {ROWS}), parts * heads"
+            f"    tiles, whole = triton.cdiv({own}, {ROWS}), {copies} + {BEGINNING}",
+            "    units, all_of_them = torch.cuda.get_device_properties(device).multi_processor_count, heads * whole",
+            f"    each = max(triton.cdiv(all_of_them, max(units // tiles, 1)), {FEWEST})",
+            f"    if {self.plan.sums.name}_ptr.shape[1] < triton.cdiv(whole - 1, each) + (each % whole > 0):",
+            '        raise ValueError("dB has no room for the parts of these sequences")',
+        ], "tiles, triton.cdiv(all_of_them, each)"
 
     def within_tile(self, body: list[st.Statement]) -> list[st.Statement]:
-        """The statements of a role, behind those that find the rows, the head, and the first and last sequence."""
-        copies, at = self.setting.size(SEQUENCES), call("program_id", 1)
-        each = call("cdiv", copies, "parts")
-        return [
-            st.Let(("share", "key_head", self.number.id), (at // "own", at % "own", call("program_id", 0))),
-            st.Let(("batch", "p"), (term("share") // "parts", term("share") % "parts")),
-            st.Let(("begin", "end"), (term("p") * each, minimum((term("p") + 1) * each, copies))),
+        """The statements of a role: for each head of a block, behind those that find its first and last sequence."""
+        part, before, several = call("program_id", 1), term("matrix") * "whole", BEGINNING
+        first, behind = maximum(term("begin") - before - several, 0), minimum(term("end") - before, "whole") - several
+        adds = any(isinstance(each, st.Issue) for each in st.within(body))
+        of_head = [
+            st.Let(("batch", "key_head"), (term("matrix") // "own", term("matrix") % "own")),
+            *[st.Let(("p",), (part - before // "each",), "of the parts of the head")] * adds,
+            st.Let(("first", "behind"), (first, behind)),
             *body,
+        ]
+        return [
+            st.Let((self.number.id, "begin"), (call("program_id", 0), part * "each")),
+            st.Let(("end",), (minimum(term("begin") + "each", "all_of_them"),)),
+            st.Let((TURN,), (ZERO,), "sequences before one"),
+            st.For("matrix", term("begin") // "whole", call("cdiv", "end", "whole"), tuple(of_head)),
         ]
 
     def addresses(self, setting: Setting, tensors: list[ir.Tensor]) -> list[st.Statement]:
@@ -221,7 +255,7 @@ class GradientsRoles(Roles):
         """All that is read of a sequence, for each of the block's part."""
         number, plan = Name(COPY), self.plan
         fetched, copies = 0, list[st.Statement]()
-        for each in plan.buffers.values():
+        for each in plan.together(self.ring):
             if each.down == 1:
                 made = self.copy(each, Name("slot"), self.number, fill=Name("slot"))
                 copies.append(made)
@@ -231,12 +265,12 @@ class GradientsRoles(Roles):
             fetched += each.down * made.bytes
         free, full = (of(self.ring.barrier, Name("slot")) for of in (freed, filled))
         head = (term("batch") * self.setting.size(SEQUENCES) + number) * "own" + "key_head"
-        body = [*self._turn(number), st.Let(("head",), (head,)), st.Wait(free, term("phase") ^ 1)]
+        body = [self.scope.slot(Name(TURN)), st.Let(("head",), (head,)), st.Wait(free, term("phase") ^ 1)]
         body += [st.Expect(full, fetched), *copies]
-        return [st.For(number.id, Name("begin"), Name("end"), tuple(body), of=plan.loop)]
-
-    def _turn(self, number: Name) -> list[st.Statement]:
-        return [st.Let((TURN,), (number - "begin",)), self.scope.slot(Name(TURN))]
+        if plan.before is not None:
+            body += self.filling(plan.before, ZERO, term(TURN) & 1, [self.copy(plan.before, ZERO, self.number)])
+        body.append(AFTER)
+        return [st.For(number.id, Name("first"), Name("behind"), tuple(body), of=plan.loop)]
 
     # What stays
 
@@ -253,7 +287,13 @@ class GradientsRoles(Roles):
             self.sums.append(held)
 
     def read(self, node: ir.Read) -> None:
-        """The warpgroup's part of the bias, divided by the scale, into shared memory; else nothing."""
+        """The warpgroup's part of the bias, divided by the scale, into shared memory; else nothing, but that dQ begins.
+
+        What is before it is added by one warpgroup, behind its products.
+        """
+        if node.tile is self.plan.rows:
+            self.node(ir.Zeros(node.tile, node.line))
+            return
         if node is not self.plan.bias:
             self.values.mark(node.tile, loaded=True)
             return
@@ -268,7 +308,8 @@ class GradientsRoles(Roles):
         body = [
             st.Let(("at_j",), (self._columns(at),)),
             st.Copy(held, node.tensor, place, all_of(where), NOTHING, line=node.line),
-            st.Map(held, only(held.to(Word("float32")) * (1.0 / scale), there, left_out)),
+            st.Map(held, held.to(Word("float32"))),
+            st.Map(held, only(divisible(held, scale) * (1.0 / scale), there, left_out)),
             st.Put(room, held),
         ]  # with one fence for all of them, so that all loads are on their way at once
         self.say(st.For("k", ZERO, Number(self.plan.tiles), tuple(body), unrolled=True), st.Fence())
@@ -294,7 +335,7 @@ class GradientsRoles(Roles):
         """The sequences that stream past; what is computed for each tile of keys is written one after the other."""
         number = Name(COPY)
         with self.apart() as made:
-            self.say(*self._turn(number), st.Wait(filled(self.ring.barrier, Name("slot")), Name("phase")))
+            self.say(self.scope.slot(Name(TURN)), st.Wait(filled(self.ring.barrier, Name("slot")), Name("phase")))
             for each in node.body:
                 if each is self.plan.keys:
                     self._operands()
@@ -302,13 +343,13 @@ class GradientsRoles(Roles):
                     self.say(st.Arrive(freed(self.ring.barrier, Name("slot"))))
                 else:
                     self.node(each)
-        self.say(st.For(number.id, Name("begin"), Name("end"), tuple(made), of=node))
+        self.say(st.For(number.id, Name("first"), Name("behind"), (*made, AFTER), of=node))
 
     def _operands(self) -> None:
         """Take the rows of a sequence into registers, which all products of it have as left operands, and vectors."""
         operand = call("DotOperandLayout", 0, self.scope.layout(self.plan.side), 2)
         for tile, buffer in self.plan.buffers.items():
-            if buffer.down > 1:
+            if buffer.down > 1 or buffer is self.plan.before:
                 continue
             layout, held = self.scope.of_vector(tile.ranges[0]) if buffer.vector else operand, self.values.named(tile)
             self.say(st.Map(held, buffer.slot("slot").call("load", layout), line=buffer.read.line))
@@ -322,7 +363,7 @@ class GradientsRoles(Roles):
         results = {node.target.tile for node in nodes} - {self.plan.sums, self.plan.rows}
         scores, gradient, product = products(nodes)
         known = (scores, gradient, product)
-        others = [node for node in nodes if node not in known and not self._is_apart(node)]
+        others = [node for node in nodes if node not in known and not _is_apart(node, self.plan)]
         for number in range(self.plan.tiles):
             mine = {tile: replace(tile) for tile in results}
 
@@ -331,10 +372,6 @@ class GradientsRoles(Roles):
 
             made = [ir.rebuilt(node, own_tile) for node in (scores, gradient, *others, product)]
             yield Tile(number, made[0], made[1], tuple(made[2:-1]), made[-1])
-
-    def _is_apart(self, node: ir.Compute) -> bool:
-        """Whether a primitive adds a tile of the bias to scores, which begin as it, or dS to dB."""
-        return node.target.tile is self.plan.sums or any(ref.tile is self.plan.bias.tile for ref in ir.refs(node.expr))
 
     def _tiles(self, made: list[Tile]) -> None:
         """The tiles of keys; the product of dQ is waited for with the scores of the next tile."""
@@ -397,25 +434,24 @@ class GradientsRoles(Roles):
         if node.tile is self.plan.sums:
             self._write_sums(node)
             return
-        held, turn, last = self.values.held(node.tile), term(TURN) & 1, self.plan.shares - 1
-        room, w = Name(self.part.room).index(0), term("w")
-        with self.apart() as others:
-            of_others = room.call("load", self.scope.layout(self.part.shape[-1]))
-            self.say(st.Wait(filled(self.part.name, w + 1), turn), st.Map(held, of_others, more=True))
-        free = st.Wait(filled(self.part.name, 0), turn ^ 1)
-        self.say(st.When(w.equals(last), (free,), tuple(others)))
+        held, turn, w, before = self.values.held(node.tile), term(TURN) & 1, term("w"), self.plan.before
+        room = Name(self.part.room).index(0) if before is None else before.slot(0)
+        there = room.call("load", self.scope.layout(self.part.shape[-1]))
+        others = st.Wait(filled(self.part.name, w + 1), turn), st.Map(held, there, more=True)
+        mine: tuple[st.Statement, ...] = (st.Wait(filled(self.part.name, 0), turn ^ 1),)
+        free: tuple[st.Statement, ...] = (st.Arrive(filled(self.part.name, 0)),)
+        if before is not None:
+            begun = st.Map(held, there * (1.0 / self.values.factor), more=True)
+            mine = st.Wait(filled(before.barrier, 0), turn), begun
+            free = st.Fence(), st.Arrive(freed(before.barrier, 0))
+        self.say(st.When(w.equals(self.plan.shares - 1), mine, others))
         with self.apart() as first:
-            self.say(st.Arrive(filled(self.part.name, 0)), *self._address(node))
+            at = term(f"{node.tensor.name}_first") + wide(COPY) * self.setting.strides.copies[node.tensor] * WORDS
+            self.say(*free, st.Let((self.setting.of[node.tensor],), (at,)))  # where the rows of the sequence begin
             super().write(node)
         with self.apart() as behind:
             self.hand(self.part, w, room, held)
         self.say(st.When(w.equals(0), tuple(first), tuple(behind)))
-
-    def _address(self, node: ir.Write) -> list[st.Statement]:
-        """Where the rows of a sequence's dQ begin."""
-        copy = self.setting.strides.copies[node.tensor]
-        first = term(f"{node.tensor.name}_first")
-        return [st.Let((self.setting.of[node.tensor],), (first + wide(COPY) * copy * WORDS,))]
 
     def _write_sums(self, node: ir.Write) -> None:
         """Write dB of each tile of keys: four threads write 8 words of a row, a sector, whole at its end, too."""
@@ -427,6 +463,11 @@ class GradientsRoles(Roles):
             self.say(st.Let(("at_j",), (self._columns(term("w") * self.plan.tiles + number),)))
             value = held.to(f"{self.setting.of[node.tensor]}.dtype.element_ty")
             self.say(st.Store(node.tensor, place, value, all_of(where), line=node.line))
+
+
+def _is_apart(node: ir.Compute, plan: Gradients) -> bool:
+    """Whether a primitive adds a tile of the bias to scores, which begin as it, or dS to dB."""
+    return node.target.tile is plan.sums or any(ref.tile is plan.bias.tile for ref in ir.refs(node.expr))
 
 
 def _as_in_registers(width: int) -> Items:

@@ -3,6 +3,7 @@
 Where a block has several tiles, what the next one needs arrives while one ends. Under a mask tiles differ in length:
 those of several heads are in one order, the longest first, and each block has one of them. If a multiprocessor has as
 many as the longest one streams, and L2 all that heads stream, shares are even enough for blocks with several tiles.
+Where rounds of tiles go from long to short and back in turn, shares are even with few tiles, too.
 """
 
 from __future__ import annotations
@@ -14,10 +15,16 @@ from pebblesim.kernels.gluon.block import Block
 from pebblesim.kernels.gluon.boxes import SPLIT
 from pebblesim.kernels.gluon.scope import RowsScope
 from pebblesim.kernels.gluon.text import STREAMED_TOGETHER
+from pebblesim.kernels.key_ranges import SHARING
 from pebblesim.kernels.lowering import Lowering
 from pebblesim.kernels.terms import Name, Number, Term, call, minimum, term
 from pebblesim.kernels.triton.grid import in_groups, longest_last
 from pebblesim.kernels.words import WORDS
+
+MOST_KEYS, MOST_WIDE, WIDE = 2**14, 2**10, 256
+"""Most keys that a tile streams with which blocks have several tiles under a band, and those if keys and values
+have more columns than the third. Up to d = 128 such blocks took 0.75 to 1.00 times as long in 16 cases on an H200; at
+d = 256 they took 0.90 times as long with 600 keys, and 1.03 to 1.05 times with 5,000 and 22,209."""
 
 
 class Grid(Lowering):
@@ -53,7 +60,10 @@ class Grid(Lowering):
         if plan.persistent:
             lines.append("    most = torch.cuda.get_device_properties(device).multi_processor_count")
             grid = f"min({count} * heads, most), 1"
-        if plan.persistent and setting.mask is not None:
+        if plan.persistent and self.back_and_forth:
+            few = f"{self.longest(size)} <= {MOST_WIDE if self.streamed_words > WIDE else MOST_KEYS}"
+            grid = f"min({count} * heads, most) if {few} else {count} * heads, 1"
+        elif plan.persistent and setting.mask is not None:
             longest = f"triton.cdiv({size}, {self.scope.length(plan.loop.range)})"
             lines.append(f"    blocks = {count} * heads")
             lines.append(f"    several = triton.cdiv(blocks, most) >= {longest}  # tiles, for shares that are even")
@@ -67,10 +77,23 @@ class Grid(Lowering):
         return f"triton.cdiv(heads, triton.cdiv(heads, max({STREAMED_TOGETHER} // {streamed}, 1)))"
 
     @property
+    def back_and_forth(self) -> bool:
+        """Whether the rounds of tiles go from long to short and back in turn."""
+        return self.plan.back_and_forth and self.scope.mask is not None
+
+    def longest(self, size: Term) -> str:
+        """The most indices of so many that a tile of rows streams, as `run` has it."""
+        mask = self.setting.mask
+        if mask is None or mask.before is None or mask.after is None:
+            return f"{size}"
+        return f"min({size}, {mask.before + mask.after + self.plan.height // mask.rows})"
+
+    @property
     def numbers(self) -> list[str]:
         """Names of the arguments, besides sizes, by which a block finds its tile."""
         masked = self.scope.mask is not None
-        return [*["heads"] * (masked or self.plan.persistent), *["together"] * masked]
+        shares = self.scope.ranged and not self.setting.strides.of  # else the batch says where ranges are
+        return [*["heads"] * (masked or self.plan.persistent), *["together"] * masked, *[SHARING] * shares]
 
     def within_tile(self, body: list[st.Statement]) -> list[st.Statement]:
         """The statements of a role: those of a tile, behind those that find it, for each tile of the block."""
@@ -78,18 +101,33 @@ class Grid(Lowering):
         if not self.numbers:
             head = st.Let(("head", name), (call("program_id", 1), call("program_id", 0)))
             return [head, *self.split_head(), *body]
-        each = [*self.placed(term("tile"))]
+        own, each = term("place" if plan.persistent and self.back_and_forth else "tile"), list[st.Statement]()
+        if self.staggered:
+            first = call("program_id", 0)
+            own, place = term("taken"), (term("turn") + first) % "many" * call("num_programs", 0)
+            each.append(st.Let(("taken",), (first + place,), "blocks begin with different ones of theirs"))
+        each += self.placed(own)
         if longest_last(scope.launch, scope.launch.grid[0], scope.mask):
             each.append(st.Let((name,), (term("tiles") - 1 - self.number,)))
-        each += [*self.split_head(), *body]
+        each += [*self.split_head(), *scope.streamed_tiles(), *body]
         opening = [*scope.opening(), *self.counted()]
         if not plan.persistent:
             return [*opening, st.Let(("tile",), (call("program_id", 0),)), *each]
-        blocks, many = call("num_programs", 0), self.of_head * "heads"
-        turn = st.Let(("turn",), (term("tile") // blocks,))
+        blocks = call("num_programs", 0)
+        turn = [st.Let(("turn",), (term("tile") // blocks,)), *self.turned_round(blocks) * self.back_and_forth]
+        if self.staggered:
+            opening.append(
+                st.Let(("many",), ((self.many - 1 - call("program_id", 0)) // blocks + 1,), "tiles of a block")
+            )
         filled = st.Let(("filled",), (self.fills(),), more=True)
-        loop = st.For("tile", call("program_id", 0), many, (turn, *each, filled), step=blocks)
+        loop = st.For("tile", call("program_id", 0), self.many, (*turn, *each, filled), step=blocks)
         return [*opening, st.Let(("filled",), (Number(0),), "slots of each ring before a tile"), loop]
+
+    def turned_round(self, blocks: Term) -> list[st.Statement]:
+        """The statements that find the place of a block's tile: in each second round before the last from its end."""
+        turn, again = term("turn"), call("cdiv", self.many, blocks) - 1 - "turn"
+        place = call("where", (again & 1).equals(1), (turn * 2 + 1) * blocks - 1 - "tile", term("tile"))
+        return [st.Let(("place",), (place,), "rounds from long to short, and back")]
 
     def counted(self) -> list[st.Statement]:
         """The statements that count the tiles of a side of a head."""
@@ -99,6 +137,17 @@ class Grid(Lowering):
     def of_head(self) -> Term:
         """The number of tiles of a head."""
         return term("tiles")
+
+    @property
+    def staggered(self) -> bool:
+        """Whether blocks that have several tiles begin with different ones of theirs: under a mask, where the longest
+        come first, all blocks would begin a tile at the same time, and ask memory for its rows."""
+        return False
+
+    @property
+    def many(self) -> Term:
+        """The number of tiles of all heads."""
+        return self.of_head * "heads"
 
     def placed(self, own: Term) -> Iterable[st.Statement]:
         """The statements that find the head and the tile of a number of the grid."""

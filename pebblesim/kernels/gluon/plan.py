@@ -117,6 +117,7 @@ def rows_of(
         outgoing=(*(each.sent for each in additions), *_tables(loops, sizes, groups)),
         additions=additions,
         persistent=persistent,
+        back_and_forth=persistent,
     )
     _check_tiles(program, made, sizes)
     made = replace(made, buffers=_buffers(program, made, sizes))

@@ -39,7 +39,7 @@ class ProductRoles(PartsRoles):
         self.turned = self.nest.expr.left.transposed
         terms = self.setting.tables.tiled[self.left.read.tensor][0 if self.turned else 1]
         self.parts = terms // self.right.rows  # of a tile of terms
-        self.reserve("full", "free", "first", "end", "wide", "group", "rank", "place")
+        self.reserve("full", "free", "first", "end", "wide", "group", "rank")
         self.named_tile = self.number, self.scope.number_of(self.columns_of_grid.range)
 
     @property
@@ -69,7 +69,11 @@ class ProductRoles(PartsRoles):
             end = minimum(end, call("cdiv", self.setting.size(self.plan.loop.range.dim), self.right.rows))
         if self.turned and self.setting.mask is not None and not self.setting.strides.of:
             end = maximum(end, low * self.parts)  # keys may have no query; who gives strides leaves these out
-        return super().within_tile([st.Let(("first", "end"), (low * self.parts, end), "parts of terms"), *body])
+        return super().within_tile([*self.opened(low * self.parts, end), *body])
+
+    def opened(self, low: Term, high: Term) -> list[st.Statement]:
+        """The statements that find which parts of terms a tile has."""
+        return [st.Let(("first", "end"), (low, high), "parts of terms")]
 
     def counted(self) -> list[st.Statement]:
         """The statements that count the tiles of both sides of a head."""

@@ -20,7 +20,7 @@ from pebblesim.kernels.gluon.block import ROWS, Block, Buffer, Handed, filled, f
 from pebblesim.kernels.gluon.boxes import Box, address, corner, sides
 from pebblesim.kernels.gluon.grid import Grid
 from pebblesim.kernels.gluon.plan import held_transposed, refused
-from pebblesim.kernels.gluon.scope import RowsScope, RowsValues
+from pebblesim.kernels.gluon.scope import RANGES, RowsScope, RowsValues
 from pebblesim.kernels.gluon.widths import columns_of_part, terms as terms_of_product
 from pebblesim.kernels.passes.bias import RowsPlaces
 from pebblesim.kernels.products import factors
@@ -45,7 +45,7 @@ from pebblesim.kernels.triton.ranges import Setting
 from pebblesim.kernels.words import word_bytes, word_of
 from pebblesim.language import program as ir
 
-ORDER = "tiles tile turn turns filled together side key_head"
+ORDER = "tiles tile turn turns place filled together side key_head"
 """Names of what says which tile a block has."""
 
 
@@ -79,7 +79,7 @@ class Roles(Grid):
         super().__init__(self.makes_values(scope, facts), RowsPlaces(scope))
         self.plan, self.asking = plan, False  # whether each tile asks if it is cut
         self.running: list[Issued] = []  # products
-        self.reserve(*ORDER.split(), *_names_of_rooms(plan))
+        self.reserve(*ORDER.split(), *_names_of_rooms(plan), *(RANGES if scope.ranged else ()))
 
     def reserve(self, *names: str) -> None:
         """Keep names for what is no tile."""
@@ -164,6 +164,7 @@ class Roles(Grid):
             note, rows = f"these {ROWS} rows of tile {self.number}", self.number * self.plan.warpgroups + "w"
             if self.plan.shares > 1:
                 note, rows = f"these {ROWS} rows, of which the warpgroup has columns", self.number
+            self.say(*self.scope.met_by_all())
             self.say(st.Let(("part",), (rows,), note), *self.scope.named(self.plan.own, Name("part")))
             self.body(self.scope.launch.block)
         used = {each.id for statement in within(made) for each in terms_of(statement) if isinstance(each, Name)}

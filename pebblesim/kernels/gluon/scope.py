@@ -5,14 +5,33 @@ from __future__ import annotations
 from dataclasses import replace
 from math import e, log2
 
+from pebblesim.kernels import key_ranges
 from pebblesim.kernels.gluon.block import Block
 from pebblesim.kernels.gluon.plan import APART
-from pebblesim.kernels.statements import Let
-from pebblesim.kernels.terms import Layout, Name, Number, Term, Word, call, cdiv, maximum, minimum, sides, term
+from pebblesim.kernels.key_ranges import ABOVE, BELOW, END, FIRST, SHARING
+from pebblesim.kernels.statements import Let, Statement
+from pebblesim.kernels.terms import (
+    Layout,
+    Name,
+    Number,
+    Term,
+    Word,
+    all_of,
+    call,
+    cdiv,
+    maximum,
+    minimum,
+    sides,
+    term,
+    wide,
+)
 from pebblesim.kernels.triton.loops import Piece, bounds, pieces
 from pebblesim.kernels.triton.ranges import Scope, Setting, along
 from pebblesim.kernels.triton.values import Values
 from pebblesim.language import program as ir
+
+RANGES = ("low", "high", "all_low", "all_high", "first_at", "end_at")
+"""Names of the tiles that a block streams, of the indices that all of its own meet, and of addresses of ranges."""
 
 
 class RowsScope(Scope):
@@ -72,9 +91,12 @@ class RowsScope(Scope):
         """Whether a loop's body asks of each tile if the mask, or the end of a length, cuts it.
 
         That is faster where products are put off. Where a tile of scores is a sum over parts it is as fast, and half as
-        much to compile: the products of all parts are written once, and not again for the tiles that are cut.
+        much to compile: the products of all parts are written once, and not again for the tiles that are cut. Of ranges
+        that are read, tiles of queries that stream past keys all have predicates: to ask would spill registers.
         """
         plan, mask, when = self.plan, self.mask, self.plan.loop.when
+        if self.ranged:
+            return self._of_queries
         in_parts = not plan.late and plan.nest is not None and bool(plan.outgoing)
         if when is None:
             return in_parts and self.ragged(plan.loop.range)
@@ -87,6 +109,8 @@ class RowsScope(Scope):
 
     def limits(self) -> tuple[Term, Term]:
         """The number of the first tile that is streamed, and that after the last."""
+        if self.ranged:
+            return Name("low"), Name("high")
         (low, high), together = bounds(self, self.plan.loop), self._together(self.plan.loop.range)
         if together == 1 or self.mask is None:
             return low, high
@@ -127,7 +151,7 @@ class RowsScope(Scope):
         if self.from_last():
             return [Piece(Number(1), high, complete=True)]
         begin = low + 1 if late else low
-        if self.one_by_one() or (self._together(self.plan.loop.range) > 1 and self.before is not None):
+        if self.ranged or self.one_by_one() or (self._together(self.plan.loop.range) > 1 and self.before is not None):
             return [Piece(begin, high)]
         first, *others = pieces(self, self.plan.loop, differs)
         if first.jump is not None:
@@ -141,6 +165,8 @@ class RowsScope(Scope):
         """The condition that some pairs of a tile are not allowed, or do not exist."""
         loop, block = self.plan.loop, self.plan.side_of_block(self.plan.loop.range) or self.length(self.plan.loop.range)
         behind = (self.numbers[loop.range] + 1) * block
+        if self.ranged:
+            return (behind > Name("all_high")) | (self.numbers[loop.range] * block < Name("all_low"))
         if loop.when is None:
             return behind > self.total(loop.range)
         assert self.after is not None
@@ -151,6 +177,64 @@ class RowsScope(Scope):
         if self.before is None:
             return behind > last
         return (behind > last) | (self.numbers[loop.range] * block < stop - 1 - self.before)
+
+    # Ranges that are read: of keys, of the block's own queries, or of queries, of its own keys
+
+    @property
+    def addresses_of_ranges(self) -> tuple[str, ...]:
+        """The arguments from which ranges are read: what each of the block's own indices meets."""
+        if not self.ranged:
+            return ()
+        return (FIRST, END) if self._of_queries else (ABOVE, BELOW)
+
+    @property
+    def _of_queries(self) -> bool:
+        """Whether the block has queries of its own, and streams keys."""
+        return self.plan.own.dim == (self.program.pairs or ("",))[0]
+
+    def ranges_of_head(self) -> list[Statement]:
+        """Nothing: blocks may have tiles of several heads."""
+        return []
+
+    def streamed_tiles(self) -> list[Statement]:
+        """Find, for all roles, the first tile that is streamed, and the one after the last; one at least.
+
+        So slots are counted alike for blocks without a pair, and what stays is always waited for.
+        """
+        if not self.ranged:
+            return []
+        assert self.program.pairs is not None and self.mask is not None
+        queries, rows = self.setting.size(self.program.pairs[0]), self.mask.rows
+        length = queries // rows if self._of_queries else self.setting.size(self.program.pairs[1])
+        batch = wide("batch" if self.setting.strides.of else term("head") // SHARING)
+        loop, block = self.plan.loop.range, self.length(self.plan.loop.range)
+        first, end = self._met(False)
+        return [
+            Let(("first_at", "end_at"), tuple(Name(each) + batch * length for each in self.addresses_of_ranges)),
+            Let(("high",), (maximum(minimum(cdiv(end, block), self.count(loop)), 1),)),
+            Let(("low",), (minimum(first // block, term("high") - 1),)),
+        ]
+
+    def met_by_all(self) -> list[Statement]:
+        """Find the first of the indices that are streamed that all of the block's own meet, and the one behind."""
+        return [Let(("all_low", "all_high"), self._met(True))] if self.ranged and self.one_by_one() else []
+
+    def _met(self, by_all: bool) -> tuple[Term, Term]:
+        """The first index that some, or all, of the block's own meet, and the one after the last."""
+        assert self.mask is not None
+        if self._of_queries:
+            return key_ranges.met("first_at", "end_at", *self.positions(self.plan.own), by_all)
+        first, end = key_ranges.met("first_at", "end_at", *self.ends(self.plan.own), by_all)
+        return first * self.mask.rows, end * self.mask.rows
+
+    def ranges_of_tile(self, rng: ir.Range) -> list[Statement]:
+        """Read what each of the warpgroup's own indices meets."""
+        if rng is not self.plan.own:
+            return []
+        assert self.mask is not None
+        rows, times = (self.mask.rows, 1) if self._of_queries else (1, self.mask.rows)
+        exist = all_of(self.exist(rng, None))
+        return key_ranges.vectors(str(self.index(rng)), exist, rows, None, ("first_at", "end_at"), times)
 
     # Layouts
 
@@ -170,6 +254,8 @@ class RowsScope(Scope):
     def pairs(self, ranges: ir.Ranges, frame: bool = False, existing: bool = False) -> list[Term]:
         """The predicate of allowed pairs, with what is streamed counted within its tile: these are constants."""
         stream, mask = self.plan.loop.range, self.mask
+        if self.ranged and not self.whole and ir.over_pairs(ranges) and stream in ranges:
+            return self._in_ranges(ranges, frame)
         causal = mask is not None and mask.rows == 1 and mask.after is not None and mask.before is None
         if not causal or self.whole or not ir.over_pairs(ranges) or stream not in ranges:
             return super().pairs(ranges, frame, existing)
@@ -183,6 +269,16 @@ class RowsScope(Scope):
         if existing and self.exist(stream, 1, frame):
             last = minimum(last, self.setting.size(stream.dim) - 1)
         return [columns.along(across) <= (last - first).along(rows)]
+
+    def _in_ranges(self, ranges: ir.Ranges, frame: bool) -> list[Term]:
+        """The predicate of the pairs of a tile that are in ranges; these end where what is streamed ends."""
+        own, stream = self.plan.own, self.plan.loop.range
+        axis = ranges.index(stream)
+        columns, before = self.arange(stream).along(along(axis, frame)), self.numbers[stream] * self.length(stream)
+        first, end = (
+            (Name(each) - before).along(along(1 - axis, frame)) for each in key_ranges.of_tile(str(self.index(own)))
+        )
+        return [columns >= first, columns < end]
 
 
 class RowsValues(Values):

@@ -40,10 +40,15 @@ class ScoresRoles(PartsRoles):
         self.rows, self.ring = self.plan.buffers.values()
         self.parts, self.kept = self.rows.across, self.rows.across - self.rows.slots  # of these, some in registers
         self.reserve(f"{self.ring.name}_kept", f"{self.rows.name}_kept")
-        self.reserve("sum", "turns")
+        self.reserve("sum", "turns", "many", "taken")
         self.special = {self.rows.read: self._hold, self.nest.inner: self._sum}
         if self.before is not None:
             self.special[self.before] = self._take
+
+    @property
+    def staggered(self) -> bool:
+        """Whether blocks begin with different ones of their tiles: under a mask, which makes these differ in length."""
+        return self.scope.mask is not None and self.plan.persistent
 
     # The warp that loads
 

@@ -1,19 +1,19 @@
 """The statements of Gluon kernels whose blocks keep rows of a bias while sequences stream past.
 
-Tiles of 64 rows of each head, and for each tile all sequences that share a bias, are one list, of which each block has
-as many as others, of one or a few tiles. Its warpgroups take turns at the sequences of a tile, and each has a warp that
-loads for it alone; rows of the bias are there until all of them are done with these. The plan is that of
-`sequences_plan`.
+All heads, and for each head all sequences that share a bias, are one list, which is cut into as many parts as there are
+multiprocessors for each tile of 64 rows. A block has a tile, and a part of the list: sequences of one or a few heads.
+Blocks of all tiles that have the same part run side by side, so that what one of them reads the others find in L2.
+Warpgroups take turns at the sequences of a head, and each has a warp that loads for it alone; rows of the bias are
+there until all of them are done with these. The plan is that of `sequences_plan`.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.gluon.block import ROWS, Block, Buffer, filled, freed
 from pebblesim.kernels.gluon.boxes import HEADS
 from pebblesim.kernels.gluon.consumer import Consumer
+from pebblesim.kernels.passes.bias import divisible
 from pebblesim.kernels.strides import WORDS
 from pebblesim.kernels.terms import (
     MINUS_INFINITY,
@@ -36,7 +36,7 @@ from pebblesim.kernels.triton.loops import Piece
 from pebblesim.kernels.triton.ranges import Setting
 from pebblesim.language import program as ir
 
-TAKEN = "several each all_of_them begin end rows r group batch again at_rows at_columns tile"
+TAKEN = "several each all_of_them begin end matrix r group batch again at_rows at_columns entries tile"
 """Names of what says which sequences a block has."""
 
 GROUP = Name("w")
@@ -50,7 +50,14 @@ class SequencesRoles(Consumer):
         super().__init__(setting, plan)
         assert plan.stays is not None
         self.stays = plan.stays
-        self.reserve(*TAKEN.split(), *(self.stays.room + end for end in ("", "_full", "_free")))
+        self.reserve(
+            *TAKEN.split(),
+            "taken",
+            "first",
+            "behind",
+            "missed",
+            *(self.stays.room + end for end in ("", "_full", "_free")),
+        )
         self.operands: dict[ir.Tile, Name] = {}  # rows that stay for a sequence, in registers
 
     @property
@@ -66,10 +73,10 @@ class SequencesRoles(Consumer):
         return [
             f"    if triton.cdiv({columns}, {side}) != {tiles}:",
             f'        raise ValueError("these kernels are for {tiles} tiles of {side} columns")',
-            f"    several, all_of_them = {bias}_ptr.shape[1], triton.cdiv({own}, {ROWS}) * heads",
+            f"    several, all_of_them, tiles = {bias}_ptr.shape[1], heads, triton.cdiv({own}, {ROWS})",
             "    units = torch.cuda.get_device_properties(device).multi_processor_count",
-            f"    each = max(triton.cdiv(all_of_them, units), {plan.warpgroups})",
-        ], "triton.cdiv(all_of_them, each), 1"
+            f"    each = max(triton.cdiv(all_of_them, max(units // tiles, 1)), {plan.warpgroups})",
+        ], "tiles, triton.cdiv(all_of_them, each)"
 
     def allocated(self) -> list[st.Room]:
         """The statements that take shared memory, and make barriers."""
@@ -89,15 +96,20 @@ class SequencesRoles(Consumer):
         """The type of what stays."""
         return "float32" if self.stays.wide else self.setting.dtype
 
+    @property
+    def scale(self) -> float:
+        """The factor of the scores."""
+        return 1.0 if self.setting.scale is None else float(self.setting.scale)
+
     def over_scale(self, bias: Term) -> Term:
         """A bias in float32, and divided by the scale."""
-        return bias.to(Word("float32")) * (1.0 if self.setting.scale is None else 1.0 / self.setting.scale)
+        return bias.to(Word("float32")) * (1.0 / self.scale)
 
     # The block: a part of the sequences
 
     def within_tile(self, body: list[st.Statement]) -> list[st.Statement]:
         """The statements of a role: for each sequence, behind those that find the rows and, in warpgroups, the bias."""
-        plan, number, several = self.plan, self.number.id, Name("several")
+        plan, several = self.plan, Name("several")
         consumes = any(isinstance(each, st.Issue) for each in st.within(body))
         low, high = self.scope.limits()
         of_sequence = [
@@ -107,10 +119,9 @@ class SequencesRoles(Consumer):
             st.Let(("turn",), (ONE,), more=True),
             st.Let(("filled",), (high - low,), more=True),
         ]
-        before = term("rows") * several
+        before = term("matrix") * several
         of_rows: list[st.Statement] = [
-            st.Let(("group", number), (term("rows") // "tiles", term("rows") % "tiles")),
-            st.Let(("group", "key_head"), (term("group") // HEADS, term("group") % HEADS)),
+            st.Let(("group", "key_head"), (term("matrix") // HEADS, term("matrix") % HEADS)),
             *(self.kept() if consumes else []),
             st.For(
                 "r",
@@ -123,11 +134,10 @@ class SequencesRoles(Consumer):
         ]
         return [
             *self.scope.opening(),
-            st.Let(("tiles",), (self.scope.count(plan.own),)),
-            st.Let(("begin",), (call("program_id", 0) * "each",)),
+            st.Let((self.number.id, "begin"), (call("program_id", 0), call("program_id", 1) * "each")),
             st.Let(("end",), (minimum(term("begin") + "each", "all_of_them"),)),
             st.Let(("turn", "filled"), (ZERO, ZERO), "sequences, and slots of each ring, before one"),
-            st.For("rows", term("begin") // several, call("cdiv", "end", several), tuple(of_rows)),
+            st.For("matrix", term("begin") // several, call("cdiv", "end", several), tuple(of_rows)),
         ]
 
     def kept(self) -> list[st.Statement]:
@@ -145,16 +155,19 @@ class SequencesRoles(Consumer):
         own, columns = (setting.size(rng.dim) for rng in (plan.own, plan.loop.range))
         there = all_of([down.along("[:, None]") < own, across.along("[None, :]") < columns])
         loaded = call("load", places, mask=there, other=MINUS_INFINITY)
-        kept = self.over_scale(loaded) if stays.wide else loaded.to(Word(self.kind))
+        entries = divisible(Name("entries"), self.scale, self.kind)
+        kept = entries * (1.0 / self.scale) if stays.wide else entries.to(Word(self.kind))
         tile = [
             st.Let(("at_columns",), (term("tile") * stays.side + indices[1],)),
+            st.Let(("entries",), (loaded.to(Word("float32")),)),
             *st.put(Name(stays.room).index("tile"), kept),
         ]
-        full, again = filled(stays.room, 0), (term("rows") - term("begin") // "several") & 1
+        rows = self.number + minimum("matrix", 0)  # another one of each head: else its predicates stay in registers
+        full, again = filled(stays.room, 0), (term("matrix") - term("begin") // "several") & 1
         return [
             st.Let(("again",), (again,)),
             st.Wait(freed(stays.room, 0), term("again") ^ 1),
-            st.Let(("at_rows",), (self.number * ROWS + indices[0],)),
+            st.Let(("at_rows",), (rows * ROWS + indices[0],)),
             st.For("tile", GROUP, Number(stays.tiles), tuple(tile), step=Number(plan.warpgroups)),
             st.Arrive(full),
             st.Wait(full, term("again")),
@@ -184,18 +197,17 @@ class SequencesRoles(Consumer):
             self._iteration(node, piece, Name(number), False)
         self.say(piece.loop(number, made, node))
 
-    def give_back(self, buffer: Buffer, at: Any) -> None:
-        """Give a slot back, behind a fence where threads have read a vector in it: the copy engine fills it again."""
-        with self.apart() as made:
-            super().give_back(buffer, at)
-        vectors = any(each.vector for each in self.plan.together(buffer))
-        self.say(*made[:-1], *[st.Fence()] * vectors, made[-1])
-
     def _take(self, buffer: Buffer) -> None:
         """Bring rows that stay into registers, as a left operand."""
         name = self.operands[buffer.read.tile] = Name(self.scope.names.new(f"{buffer.name}_16"))
         layout = call("DotOperandLayout", 0, self.scope.layout(self.stays.side), 2)
         self.say(st.Let((name.id,), (buffer.slot(GROUP).call("load", layout),), line=buffer.read.line))
+
+    def read(self, node: ir.Read) -> None:
+        """Note where a tile is; a vector is in registers before products are issued, and not waited for behind them."""
+        super().read(node)
+        if (buffer := self.plan.buffers.get(node.tile)) is not None and buffer.vector:
+            self._fetch(node.tile)
 
     def multiply(self, to: Held, onto: Term | None, node: ir.Compute, frame: bool) -> None:
         """Issue a product; the scores start from the bias."""

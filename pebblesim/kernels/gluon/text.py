@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pebblesim.kernels.gluon.block import LOADING_REGISTERS, REGISTERS, ROWS
+from pebblesim.kernels.key_ranges import KeyRanges
 from pebblesim.kernels.triton.ranges import Setting
 
 STREAMED_TOGETHER = 13 * 2**22
@@ -87,7 +88,7 @@ def for_each_query(setting: Setting) -> list[str]:
     Who gives matrices with strides sees to it.
     """
     mask, pairs = setting.mask, setting.program.pairs
-    if mask is None or pairs is None or pairs[0] == pairs[1] or setting.strides.of:
+    if mask is None or isinstance(mask, KeyRanges) or pairs is None or pairs[0] == pairs[1] or setting.strides.of:
         return []
     queries, keys = map(setting.size, pairs)
     return [

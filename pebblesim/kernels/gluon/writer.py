@@ -15,7 +15,7 @@ from pebblesim.kernels.passes.sinks import numbers_of_sinks
 from pebblesim.kernels.rules import broken
 from pebblesim.kernels.statements import KernelProgram, printed, terms_of, within
 from pebblesim.kernels.terms import GLUON, HOST, Call, Layout, Name
-from pebblesim.kernels.triton.kernel import Kernel
+from pebblesim.kernels.triton.kernel import Kernel, Launching
 from pebblesim.kernels.triton.ranges import Setting
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import blocks, moves
@@ -32,6 +32,7 @@ class GluonWriter:
         self._stored = [tensor for tensor in tensors if tensor not in self._roles.boxes]
         self._strides = [tensor for tensor in setting.strides.of if tensor in self._stored]
         apart = bool(setting.strides.of)
+        self._ranges = self._roles.scope.addresses_of_ranges
         self._numbers = (*setting.free, *self._roles.numbers, *[HEADS] * apart, *numbers_of_sinks(tensors, apart))
 
     @property
@@ -67,7 +68,7 @@ class GluonWriter:
     @property
     def kernel(self) -> Kernel:
         """The kernel, of which `text` is the source."""
-        launch, numbers = self.plan.launch, ((), tuple(self._behind_tiles[len(self._stored) :]))
+        launch, numbers = self.plan.launch, ((), tuple(self._behind_tiles[self._pointers :]))
         tensors = dict.fromkeys(node.tensor.name for node in self._moves if not isinstance(node, ir.Init))
         return Kernel(self._name, launch, tuple(tensors), blocks(launch, self._setting.sizes, 1), numbers, self.program)
 
@@ -83,15 +84,22 @@ class GluonWriter:
     def _behind_tiles(self) -> list[str]:
         """Arguments of the kernel behind what the copy engine is told."""
         addresses = (self._setting.of[tensor] for tensor in self._stored)
-        return [*addresses, *self._numbers, *self._setting.strides.names(self._strides)]
+        return [*addresses, *self._ranges, *self._numbers, *self._setting.strides.names(self._strides)]
 
-    def call(self, options: str) -> list[str]:
-        """The lines that launch it. The warps of a block follow from its tiles."""
+    @property
+    def _pointers(self) -> int:
+        """How many of these are addresses."""
+        return len(self._stored) + len(self._ranges)
+
+    def launching(self, options: str) -> Launching:
+        """Its launch by `run`. The warps of a block follow from its tiles."""
         lines, grid = self._roles.grid()
         checks = for_each_query(self._setting) if self._roles.numbers else []
         told = printed([st.Let((name,), (made,)) for name, made in self._described.items()], HOST)
-        given = ", ".join([*self._described, *self._behind_tiles])
-        return [*checks, *told, *lines, f"    {self._name}[({grid})]({given}, num_warps=4)"]
+        behind = self._behind_tiles
+        given, before = (*self._described, *behind), (*checks, *told, *lines)
+        general = tuple(behind[len(self._stored) :])
+        return Launching(self._name, "gluon", general, given, grid, "num_warps=4", before, self.plan.persistent)
 
     def text(self) -> str:
         """The source: what the warp that loads does, what a warpgroup does, and the kernel that starts them."""
@@ -104,7 +112,7 @@ class GluonWriter:
         each = self.plan.stays is not None
         of_loads = [*["w: gl.constexpr"] * each, *(tiles for tiles in self._described if tiles in loaded)]
         of_rows = [*rooms, *(tiles for tiles in self._described if tiles not in loaded), *behind]
-        of_loads += [*(room for room in rooms if room in used), *self._numbers]
+        of_loads += [*(room for room in rooms if room in used), *self._ranges, *self._numbers]
         return "\n".join(
             [
                 "@gluon.jit",
@@ -115,7 +123,7 @@ class GluonWriter:
                 f"def {name}_rows({', '.join(['w: gl.constexpr', *of_rows])}):",
                 *printed(program.rows, GLUON),
                 "",
-                general(behind[len(self._stored) :]),
+                general(behind[self._pointers :]),
                 f"def {name}({', '.join([*self._described, *behind])}):",
                 *printed(program.allocated, GLUON),
                 *started(name, self.plan.warpgroups, of_rows, of_loads[each:], each),

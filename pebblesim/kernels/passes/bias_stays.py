@@ -17,17 +17,22 @@ from pebblesim.language import program as ir
 OF_PART, SPAN = "B_R", "B_k"
 """Blocks: sequences that are added up in one dB, and the keys of a block, which are all keys."""
 
+BEFORE = "dQ_before"
+"""The input with what keys before these have added to dQ."""
 
-def gradients_at_once(program: ir.Program) -> ir.Program:
+
+def gradients_at_once(program: ir.Program, onward: bool = False) -> ir.Program:
     """dQ of R sequences, and dB, the sum over parts of them, from a backward pass for rows of queries.
 
     The loops of the pass are turned inside out: parts of the sequences and rows i are outermost, each with its rows of
     the bias and of dB, then the sequences, and innermost the keys. What the pass computes in (i, j) is computed once
     for each sequence; its dS is multiplied by K, as there, and added to dB. So each dB is written once, in an order of
-    sums that is the same in every run. It is for n_k up to `SPAN`: of more keys, dQ has a part from each span.
+    sums that is the same in every run. It is for n_k up to `SPAN`: of more keys, each span goes on with the dQ of those
+    before it.
 
     Args:
         program: of `biased`, as for `gradient_of_bias`.
+        onward: whether dQ begins as another input, and not as 0.
 
     Raises:
         UsageError: it is another one.
@@ -49,6 +54,12 @@ def gradients_at_once(program: ir.Program) -> ir.Program:
     across.insert(at, ir.Compute(ir.Ref(sums, pairs), next(ir.refs(product.expr)), "add", product.line))
     stream = replace(keys, range=spanned, body=across)
     each = [stream if node is keys else made.of(node) for node in rows.body]
+    if onward:
+        before = replace(apart["dQ"], name=BEFORE)
+        each = [
+            ir.Read(node.tile, before, node.line, made.sequence) if isinstance(node, ir.Zeros) else node
+            for node in each
+        ]
     dB = ir.Tensor("dB", (rows.range.dim, keys.range.dim), ir.Quotient(SEQUENCES, OF_PART))
     body: list[ir.Node] = [
         ir.Zeros(sums, keys.line),
@@ -61,7 +72,7 @@ def gradients_at_once(program: ir.Program) -> ir.Program:
     parts = ir.Loop(part, [replace(rows, body=[of_span])], True, rows.line)
     nodes = [node for node in ir.walk([parts]) if isinstance(node, ir.Read | ir.Write)]
     read = {node.tensor.name for node in nodes if isinstance(node, ir.Read)}
-    taken = tuple(name for name in program.tensors if name in read)
+    taken = tuple(name for name in (*program.tensors, BEFORE) if name in read)
     tensors = {node.tensor.name: node.tensor for node in nodes}
     return ir.Program(
         f"{program.name}, dQ and dB",

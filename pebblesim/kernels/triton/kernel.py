@@ -43,6 +43,35 @@ class Kernel:
     program: KernelProgram
 
 
+@dataclass(frozen=True, eq=False)
+class Launching:
+    """The launch of a kernel by `run`.
+
+    Attributes:
+        name: that of its function.
+        language: "triton" or "gluon".
+        general: the arguments for whose values it is not compiled.
+        given: its arguments.
+        grid, options: the grid, and its warps and the like, as text.
+        before: lines before the launch.
+        counts: whether the kernel asks how many blocks there are.
+    """
+
+    name: str
+    language: str
+    general: tuple[str, ...]
+    given: tuple[str, ...]
+    grid: str
+    options: str
+    before: tuple[str, ...] = ()
+    counts: bool = False
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of it."""
+        return [*self.before, f"    {self.name}[({self.grid})]({', '.join(self.given)}, {self.options})"]
+
+
 class Writer:
     """Makes the program of one kernel, and writes it."""
 
@@ -79,12 +108,18 @@ class Writer:
         before, behind = self._numbers
         return [*before, *tensors, *(ARGUMENTS if self._scope.ranged else ()), *behind]
 
-    def call(self, options: str) -> list[str]:
-        """The lines that launch it, in `run`."""
+    def launching(self, options: str) -> Launching:
+        """Its launch by `run`, with these options."""
         each = "own, batch" if self._apart else "heads"
         counts = programs(self._scope)
         number = text(product(counts), HOST) if counts else "1"
-        return [f"    {self._name}[({number}, {each})]({', '.join(self.arguments)}, {options})"]
+        return Launching(self._name, "triton", self._general, tuple(self.arguments), f"{number}, {each}", options)
+
+    @property
+    def _general(self) -> tuple[str, ...]:
+        """The arguments for whose values it is not compiled."""
+        of_lengths = () if self._setting.even else (*self._places.of_rows, *self._setting.free)
+        return *of_lengths, *self._numbers[1][len(self._setting.free) :]
 
     @property
     def _apart(self) -> bool:
@@ -110,10 +145,7 @@ class Writer:
 
     def text(self) -> str:
         """The source of the kernel."""
-        setting = self._setting
-        of_lengths = () if setting.even else (*self._places.of_rows, *setting.free)
-        of_tensors = self._numbers[1][len(setting.free) :]
-        general = ", ".join(f'"{name}"' for name in (*of_lengths, *of_tensors))
+        general = ", ".join(f'"{name}"' for name in self._general)
         return "\n".join(
             [
                 "@triton.jit" + f"(do_not_specialize=[{general}])" * bool(general),

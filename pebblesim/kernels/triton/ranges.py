@@ -52,6 +52,7 @@ class Setting:
         early: launches of which each begins while the one before it ends.
         sums: as for `triton`.
         onto: sums in memory that `run` may be given, to be added to.
+        apart: whether the gradients of keys are parts of sums.
     """
 
     program: ir.Program
@@ -71,6 +72,7 @@ class Setting:
     early: tuple[str, ...] = ()
     sums: bool = False
     onto: frozenset[ir.Tensor] = frozenset()
+    apart: bool = False
 
     def lengths(self, tensor: ir.Tensor) -> list[Term]:
         """The lengths of a tensor in memory."""
@@ -133,11 +135,7 @@ class Scope:
 
     def opening(self) -> list[Statement]:
         """Define the names that ranges use."""
-        made: list[Statement] = []
-        if self.ranged and not self.past:
-            assert self.mask is not None and self.program.pairs is not None
-            queries, keys = map(self.setting.size, self.program.pairs)
-            made += key_ranges.opening(queries, keys, self.mask.rows)
+        made = self.ranges_of_head() if self.ranged and not self.past else []
         if self.around is not None:
             left = self.setting.size(self.around.dim) - "start"
             made.append(Let(("rows",), (minimum("at_once", left),)))
@@ -150,6 +148,12 @@ class Scope:
             if (before := self.mask.before) is not None:
                 made.append(Let(("before",), (term(before) if same else term(before) - keys + queries,)))
         return made
+
+    def ranges_of_head(self) -> list[Statement]:
+        """Find the ranges of the head's batch."""
+        assert self.mask is not None and self.program.pairs is not None
+        queries, keys = map(self.setting.size, self.program.pairs)
+        return key_ranges.opening(queries, keys, self.mask.rows)
 
     # The limits of j - i, of an allowed pair (i, j)
 
@@ -269,10 +273,14 @@ class Scope:
         size = self.length(rng)
         first = term("start") + number * size if from_start else number * size
         made: list[Statement] = [Let((self._indices[rng],), (first + self.arange(rng),), indices=True)]
-        if self.ranged and not self.past and rng.dim == (self.program.pairs or ("",))[0]:
-            assert self.mask is not None
-            made += key_ranges.vectors(self._indices[rng], all_of(self.exist(rng, None)), self.mask.rows)
-        return made
+        return [*made, *(self.ranges_of_tile(rng) if self.ranged and not self.past else [])]
+
+    def ranges_of_tile(self, rng: ir.Range) -> list[Statement]:
+        """Read the ranges of a tile's indices, if they are queries."""
+        if rng.dim != (self.program.pairs or ("",))[0]:
+            return []
+        assert self.mask is not None
+        return key_ranges.vectors(self._indices[rng], all_of(self.exist(rng, None)), self.mask.rows)
 
     def arange(self, rng: ir.Range) -> Term:
         """The indices within a tile."""

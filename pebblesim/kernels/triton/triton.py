@@ -19,7 +19,7 @@ scores. So the logarithms of sums, L, are to base 2 in memory, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -31,10 +31,11 @@ from pebblesim.kernels.key_ranges import ARGUMENTS, SHARING, KeyRanges
 from pebblesim.kernels.passes.bias import BIAS, check_bias
 from pebblesim.kernels.passes.fills import L_IN_ROWS, copied
 from pebblesim.kernels.passes.sinks import SINKS, SINKS_BATCH
+from pebblesim.kernels.passes.sums_of_sinks import SUMS_OF, beside, launched_beside
 from pebblesim.kernels.strides import RESULTS, strides
 from pebblesim.kernels.tables import GROUP_OF_WORDS, tables
 from pebblesim.kernels.terms import HOST, constant, text
-from pebblesim.kernels.triton.kernel import Kernel, Writer
+from pebblesim.kernels.triton.kernel import Kernel, Launching, Writer
 from pebblesim.kernels.triton.places import ROOM
 from pebblesim.kernels.triton.ranges import TAKEN, Setting, free_dimensions, largest_tiles
 from pebblesim.kernels.words import WORDS, of_launch, word_of
@@ -50,6 +51,9 @@ OPTIONS = ("num_warps", "num_stages", "maxnreg")
 
 LOGARITHM = "L"
 """The tensor that holds logarithms of sums, to base 2."""
+
+APART = "apart"
+"""An argument of `run`: the number of parts of a gradient of keys, by its name; `run` says where there are fewer."""
 
 SHIFT, SHIFTED = "dL", "v"
 """The gradient of the natural L, an argument of `run`, and the row sums of dO ∘ O that it is taken from.
@@ -92,8 +96,8 @@ class Writes(Protocol):
     def text(self) -> str:
         """The source of the kernel."""
 
-    def call(self, options: str) -> list[str]:
-        """The lines that launch it, in `run`."""
+    def launching(self, options: str) -> Launching:
+        """Its launch by `run`, with these options."""
 
 
 def triton(
@@ -221,17 +225,32 @@ def module(
         options = [
             ", ".join(map("{}={}".format, OPTIONS, of_launch(apart, launch.name, otherwise))) for launch in kernels
         ]
-        texts = [each.text() for each in writers]
-        calls = _calls(setting, made, iter(zip(writers, options, strict=True)))
-        return _module(setting, made, imports, [common(writers), *texts], calls)
+        launched = [
+            each.launching("launch_pdl=True, " * (launch.name in setting.early) + option)
+            for each, launch, option in zip(writers, kernels, options, strict=True)
+        ]
+        sums = _may_sum(setting, made) and not launched[-1].counts
+        texts = [each.text() for each in writers] + ([beside(launched[-1])] if sums else [])
+        calls = _calls(setting, made, launched, sums)
+        return _module(setting, made, imports, [common(writers), *texts], calls, sums)
 
     return Source(tuple(programs), written, tuple((node.tensor.name, node.value) for node in fills))
 
 
-def _calls(setting: Setting, made: list[Launch], writers: Iterator[tuple[Writes, str]]) -> list[str]:
-    """The lines of `run` that launch kernels, each with its options, and fill tensors between them."""
+def _may_sum(setting: Setting, made: list[Launch]) -> bool:
+    """Whether the last launch may sum the gradient of sinks: a launch before it writes row sums, which are wanted."""
+    before = [launch for launch in made if launch.kind != "fill"][:-1]
+    shifted = setting.sums and any(_shifted(setting.program, launch) is not None for launch in before)
+    return shifted and bool(setting.strides.of) and all(launch.around is None for launch in made)
+
+
+def _calls(setting: Setting, made: list[Launch], launched: list[Launching], summing: bool) -> list[str]:
+    """The lines of `run` that launch kernels, and fill tensors between them.
+
+    `summing`: whether the last kernel has a form that sums the gradient of sinks.
+    """
     program, calls = setting.program, list[str]()
-    around: ir.Loop | None = None
+    around, writers = None, iter(launched)
     for launch in made:
         if launch.kind == "fill":
             (node,) = launch.body
@@ -245,9 +264,13 @@ def _calls(setting: Setting, made: list[Launch], writers: Iterator[tuple[Writes,
             calls.append(f"    for start in range(0, {whole}, at_once):")
             calls.append(f"        rows = min(at_once, {whole} - start)")
         around = launch.around
-        one, options = next(writers)
-        own = "launch_pdl=True, " * (launch.name in setting.early) + options
-        calls += [("" if around is None else "    ") + line for line in one.call(own)]
+        one = next(writers)
+        lines = one.lines
+        if summing and one is launched[-1]:
+            v, L = (setting.of[program.tensors[name]] for name in (SHIFTED, LOGARITHM))
+            rows = str(setting.size(program.tensors[SHIFTED].shape[0]))
+            lines = launched_beside(one, rows, setting.strides.shared, v, L)
+        calls += [("" if around is None else "    ") + line for line in lines]
         if _shifted(program, launch) is not None:
             sums = program.tensors[SHIFTED]
             within = ", ".join([":"] * (1 + (sums.apart is not None)))
@@ -256,8 +279,8 @@ def _calls(setting: Setting, made: list[Launch], writers: Iterator[tuple[Writes,
     return calls
 
 
-def _module(setting: Setting, made: list[Launch], imports: str, texts: list[str], calls: list[str]) -> str:
-    """The source of a module: its opening, kernels and what they share, and `run`."""
+def _module(setting: Setting, made: list[Launch], imports: str, texts: list[str], calls: list[str], sums: bool) -> str:
+    """The source of a module: its opening, kernels and what they share, and `run`, which may sum for sinks."""
     program = setting.program
     numbers = (name for name in (*program.dims, *program.blocks) if name not in setting.free)
     fixed = ", ".join(f"{name} = {setting.sizes[name]}" for name in numbers)
@@ -272,7 +295,7 @@ def _module(setting: Setting, made: list[Launch], imports: str, texts: list[str]
         "\n\n".join(texts).strip("\n"),
         "",
         "",
-        *_run(setting, made),
+        *_run(setting, made, sums),
         *["    triton.set_allocator(room)"] * (imports == "" and texts[0] != ""),
         *calls,
         "    return {" + ", ".join(f'"{name}": {setting.of[program.tensors[name]]}' for name in returned) + "}",
@@ -338,14 +361,15 @@ def _shifted(program: ir.Program, launch: Launch) -> ir.Tensor | None:
     return tensor if "dO" in program.inputs and tensor in written <= {tensor, program.tensors.get(L_IN_ROWS)} else None
 
 
-def _run(setting: Setting, made: list[Launch]) -> list[str]:
+def _run(setting: Setting, made: list[Launch], sums: bool) -> list[str]:
     """The lines of `run` before the launches: sizes, and tensors that are made here."""
     program, of = setting.program, setting.of
     given = [program.tensors[name] for name in program.tensors if name in program.inputs]
     ranges = ARGUMENTS[:-1] if isinstance(setting.mask, KeyRanges) else ()
     results = (RESULTS,) if setting.strides.of else ()
     shift = f", {SHIFT}=None" * any(_shifted(program, launch) is not None for launch in made)
-    shift += f", {ONTO}=None" * (bool(setting.onto) and not results)
+    shift += f", {ONTO}=None" * (bool(setting.onto) and not results) + f", {SUMS_OF}=None" * sums
+    shift += f", {APART}=None" * setting.apart
     lines = [
         f"def run({', '.join([*(of[tensor] for tensor in given), *ranges, *results])}{shift}):",
         f'    """{", ".join(program.outputs)} of matrices (heads, rows, columns) and float32 vectors (heads, rows)."""',

@@ -125,9 +125,9 @@ def source_of(cell: Cell) -> tuple[Source, Program]:
     shape, tiling = cell.shape, cell.tiling
     program = get(tiling.schedule).in_dims(shape.dims).under(shape.band)
     sizes = {**shape.dims, **tiling.blocks}
+    options = tiling.options_under(shape.band)
     if not tiling.gluon:
-        return triton(program, sizes, DTYPE, shape.band, **tiling.options), program
-    options = tiling.options | {"persistent": tiling.persistent and shape.mask is None}
+        return triton(program, sizes, DTYPE, shape.band, **options), program
     return gluon(program, sizes, DTYPE, shape.band, shared=shape.group, **options), program
 
 

@@ -28,10 +28,10 @@ WHICH = {
 }
 """Kernels by what they compute; those of dQ compute v first."""
 
-STAYING = {"O": 1.30, "dK, dV": 1.03}
+STAYING = {"O": 1.25, "dK, dV": 0.92}
 """Factors as those of `FACTORS`, of kernels in which rows of the bias stay."""
 
-FACTORS = {"O": 0.77, "v": 1.0, "dQ": 0.88, "dK, dV": 1.02, "dB": 1.27, "dQ, dB": 0.295}
+FACTORS = {"O": 0.77, "v": 1.0, "dQ": 0.88, "dK, dV": 1.02, "dB": 1.27, "dQ, dB": 0.275}
 """Times on an H200 as multiples of the model's: fitted to layers that `benchmarks/gpu/bias.py` measured there."""
 
 BEGINNING = {"dQ, dB": 6.9e-6}
@@ -80,10 +80,10 @@ def _passes(way: str, sizes: Sizes, dtype: str, band: Band | None, of_bias: bool
 def at_once(sizes: Sizes, dtype: str, card: Card) -> bool:
     """Whether dQ and dB are computed by one kernel: on cards that it is for, where it is faster by the forecast.
 
-    And where parts of dQ, if keys are divided among launches, take no more than half of the room for tables.
+    And where dQ in float32, if keys are divided among launches, takes no more than half of the room for tables.
     """
     launches = len(kernels.spans(sizes.n_k))
-    room = WIDE * launches * sizes.sequences * sizes.heads * sizes.n_q * sizes.d * (launches > 1)
+    room = WIDE * sizes.sequences * sizes.heads * sizes.n_q * sizes.d * (launches > 1)
     if not _streams(sizes, dtype, None, card) or room > ROOM // 2 or sizes.sharing < kernels.FEWEST_AT_ONCE:
         return False
     apart, together = (_sum(each, sizes, dtype, None, card) for each in (("dQ", "dB"), ("v", "dQ, dB")))
@@ -119,22 +119,22 @@ def _seconds(what: str, sizes: Sizes, dtype: str, band: Band | None, card: Card)
     """Seconds of a kernel: those of the model, times its factor."""
     which, (tiling, number) = WHICH[what], (made := _kernels(what, sizes, dtype, band, card))
     program, units = kernels.program(which, made, band), int(card.figures["multiprocessors"].value)
-    at_once, factor = sizes.sharing if what in ("dB", "dQ, dB") else number, FACTORS[what]
-    groups, blocks, n_k = sizes.heads * (sizes.sequences // at_once), dict(tiling.blocks), sizes.n_k
+    streams, factor = sizes.sharing if what in ("dB", "dQ, dB") else number, FACTORS[what]
+    groups, blocks, n_k = sizes.heads * (sizes.sequences // streams), dict(tiling.blocks), sizes.n_k
     if what in STAYING and tiling.gluon:  # a block for each multiprocessor, with as many sequences as others
-        tiles = -(-(sizes.n_k if what == "dK, dV" else sizes.n_q) // next(iter(blocks.values())))
-        at_once, groups = -(-tiles * sizes.heads * sizes.sequences // units), max(1, units // tiles)
+        groups = max(1, units // -(-(sizes.n_k if what == "dK, dV" else sizes.n_q) // next(iter(blocks.values()))))
+        streams = -(-sizes.heads * sizes.sequences // groups)
         factor = STAYING[what]
     launches, beside = 1, 0
     if what == "dB":  # in parts, for all multiprocessors
         rows, columns = blocks.values()
         parts = kernels.parts_of(-(-sizes.n_q // rows) * -(-n_k // columns) * groups, sizes.sharing, units)
-        at_once, groups = -(-sizes.sharing // parts), groups * parts
+        streams, groups = -(-sizes.sharing // parts), groups * parts
     if what == "dQ, dB":
-        parts = kernels.parts_at_once(-(-sizes.n_q // blocks["B_r"]) * groups, sizes.sharing, units)
+        parts = max(1, units // (-(-sizes.n_q // blocks["B_r"]) * groups))
         blocks[OF_PART], launches, n_k = -(-sizes.sharing // parts), len(kernels.spans(n_k)), blocks[SPAN]
-        beside = _added_up(sizes, parts, launches)
-    given = {"n_q": sizes.n_q, "n_k": n_k, "d_k": sizes.d, "d_v": sizes.d, **blocks, SEQUENCES: at_once}
+        beside = _summed(sizes, parts, launches)
+    given = {"n_q": sizes.n_q, "n_k": n_k, "d_k": sizes.d, "d_v": sizes.d, **blocks, SEQUENCES: streams}
     if tiling.gluon:
         source = gluon(program, given, dtype, band, scale=1.0, shared=1, stages=tiling.stages)
     else:
@@ -146,9 +146,9 @@ def _seconds(what: str, sizes: Sizes, dtype: str, band: Band | None, card: Card)
     return begun + factor * (launches * seconds + beside / card.rates["memory"].value)
 
 
-def _added_up(sizes: Sizes, parts: int, launches: int) -> int:
-    """Bytes that adding up moves: parts of dB, and parts of dQ where keys are divided among launches."""
+def _summed(sizes: Sizes, parts: int, launches: int) -> int:
+    """Bytes of sums in float32: parts of dB, and dQ between launches of as many keys each."""
     groups = sizes.sequences // sizes.sharing
     dB = groups * sizes.heads * sizes.n_q * sizes.n_k * WIDE * (parts + 1) * (parts > 1)
-    dQ = sizes.sequences * sizes.heads * sizes.n_q * sizes.d * (2 * WIDE * launches) * (launches > 1)
+    dQ = sizes.sequences * sizes.heads * sizes.n_q * sizes.d * 2 * WIDE * (launches - 1)
     return dB + dQ

@@ -5,19 +5,18 @@ Each word is written once, by a sum that is in the same order in every run. One 
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from pebblesim.kernels.key_ranges import ARGUMENTS, END, FIRST
+from pebblesim.kernels.passes.bias_stays import BEFORE
 from pebblesim.kernels.strides import WORDS
 from pebblesim.operator.bias import launches, programs
 from pebblesim.operator.bias.pairs import Limits, Met, rows_of
-from pebblesim.operator.bias.programs import AT_ONCE, OF_BIAS
-from pebblesim.operator.launching.fresh import fresh
-from pebblesim.operator.launching.layout import fits
+from pebblesim.operator.bias.programs import AT_ONCE, OF_BIAS, ONWARD
+from pebblesim.operator.launching.layout import fits, on_gpu
 from pebblesim.operator.planning import ROOM
 
 
@@ -71,17 +70,20 @@ def write(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: Tenso
     met = target[..., of_rows, of_columns]
     if met.shape != target.shape:
         target.zero_()
-    parts = 1 if in_turn else _parts(pairs, groups, sequences, dQ is not None)
-    direct = parts == 1 and met.shape[1:] == (heads, n_q, n_k)
+    parts = 1 if in_turn or dQ is not None else _parts(pairs, groups, sequences)
+    direct = dQ is None and parts == 1 and met.shape[1:] == (heads, n_q, n_k)
     kind = dB.dtype if direct else torch.float32
     names = [name for name in (FIRST, END) * 2 if name in pairs.ranges]  # for each query, whose keys these are
-    most = 1 if parts > 1 else max(1, ROOM // (heads * n_q * (n_k + WORDS) * kind.itemsize))
+    table, of_all = heads * n_q * (n_k + WORDS) * kind.itemsize, parts
+    if dQ is not None:
+        of_all = programs.parts_at_once(n_q, sequences, heads * groups, pairs.units).most
+    most = 1 if parts > 1 else max(1, ROOM // (table * of_all))
     several = met.shape[0] == groups
     for first in range(0, groups, most):
         some = slice(first, min(first + most, groups))
         part, found = met[some] if several else met, cast(Tensor | float, 0.0)
         if dQ is not None:
-            found = _with_dQ(pairs, streams, some, bias[some], grouped(dQ)[some], parts)
+            found = _with_dQ(pairs, streams, some, bias[some], grouped(dQ)[some], part if several else None)
         each, left = divmod(sequences, parts) if dQ is None else (0, 0)
         for begin, count, length in ((0, parts, each), (parts * each, 1, left))[each == 0 : 1 + (left > 0)]:
             there = direct and several and fits(part) and n_k % WORDS == 0
@@ -105,31 +107,44 @@ def _of_parts(x: Tensor, first: int, number: int) -> Tensor:
     return x[:, first : first + number].reshape(-1, x.shape[-1]).contiguous()
 
 
-def _with_dQ(pairs: Met, streams: Streams, some: slice, bias: Tensor, dQ: Tensor, parts: int) -> Tensor:
-    """Write dQ of some groups, (groups, sequences, heads, n_q, d), and return their dB in float32, by one kernel.
+def _with_dQ(pairs: Met, streams: Streams, some: slice, bias: Tensor, dQ: Tensor, dB: Tensor | None) -> Tensor:
+    """Write dQ of some groups, (groups, sequences, heads, n_q, d), and return their dB, by one kernel.
 
-    Of more keys than its blocks have, dQ has a part from as many keys each, which are added up in order.
+    Of more keys than its blocks have, it is launched for as many keys each, in order, and dQ goes on in float32 until
+    the last of them. `dB`: where the sum over sequences is written, and returned, if it has that shape; else, and for
+    None, one in float32 is.
     """
     given = streams.of_groups(some, 1, dQ.shape[1]) | {"bias": bias[:, None]}
     (groups, heads, n_q, n_k), spans = bias.shape, programs.spans(bias.shape[3])
-    room = rows_of(bias, (groups, parts, heads, n_q), n_k, torch.float32)
-    of_spans = [dQ]
-    if len(spans) > 1:
-        of_spans = [*fresh(dQ.new_empty((len(spans), *dQ.shape), dtype=torch.float32))]
-    for keys, each in zip(spans, of_spans, strict=True):
+    parts = programs.parts_at_once(n_q, dQ.shape[1], groups * heads, pairs.units)
+    room = rows_of(bias, (groups, parts.most, heads, n_q), n_k, torch.float32)
+    sums = rows_of(dQ, dQ.shape[:-1], dQ.shape[-1], torch.float32) if len(spans) > 1 else dQ
+    for at, keys in enumerate(spans):
         of_keys = {name: given[name][..., keys, :] for name in ("K", "V")} | {"bias": given["bias"][..., keys]}
-        results = {"dQ": each, "dB": room[..., keys]}
-        launches.run(AT_ONCE, pairs._replace(K=pairs.K[:, :, keys]), given | of_keys, results)
-    if len(spans) > 1:
-        dQ.copy_(reduce(torch.add, of_spans))
-    return room[:, 0] if parts == 1 else room.sum(1)
+        of_keys |= {BEFORE: sums} if at else {}
+        results = {"dQ": dQ if keys is spans[-1] else sums, "dB": room[..., keys]}
+        launches.run(ONWARD if at else AT_ONCE, pairs._replace(K=pairs.K[:, :, keys]), given | of_keys, results)
+    made = room[:, 0] if dB is None or dB.shape != bias.shape or dB.stride(3) != 1 else dB
+    _add_up(room, made, parts)
+    return made
 
 
-def _parts(pairs: Met, groups: int, sequences: int, with_dQ: bool) -> int:
+def _add_up(room: Tensor, dB: Tensor, parts: programs.Parts) -> None:
+    """Write sums of the parts that heads have, (groups, parts, heads, n_q, n_k), in order."""
+    if on_gpu(room):
+        from pebblesim.operator.bias.parts import add_up
+
+        add_up(room, dB, parts)
+        return
+    groups, _, heads = room.shape[:3]
+    for head in range(groups * heads):
+        at = head // heads, slice(parts.of(head)), head % heads
+        dB[at[0], at[2]] = room[at].sum(0)
+
+
+def _parts(pairs: Met, groups: int, sequences: int) -> int:
     """The parts of the sequences whose sums are made apart, so that there are blocks for all multiprocessors."""
     heads, n_q, n_k = pairs.Q.shape[1] * groups, pairs.Q.shape[2], pairs.K.shape[2]
-    sides = pairs.kernels(AT_ONCE if with_dQ else OF_BIAS).tiling.blocks
+    sides = pairs.kernels(OF_BIAS).tiling.blocks
     tiles = -(-n_q // sides["B_r"]) * heads
-    if with_dQ:
-        return programs.parts_at_once(tiles, sequences, pairs.units)
     return programs.parts_of(tiles * -(-n_k // sides["b_c"]), sequences, pairs.units)

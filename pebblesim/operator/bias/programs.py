@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pebblesim.advice.tiles import Tiling
-from pebblesim.kernels.gluon.gradients import SHARES
+from pebblesim.kernels.gluon.block import ROWS
+from pebblesim.kernels.gluon.gradients import BEGINNING, FEWEST as OF_BLOCK, SHARES
 from pebblesim.kernels.passes.bias import biased, gradient_of_bias
 from pebblesim.kernels.passes.bias_stays import OF_PART, SPAN, gradients_at_once
 from pebblesim.kernels.passes.sequences import together
@@ -70,8 +71,9 @@ TILINGS: Mapping[tuple[str, int], Tilings] = {
 }
 """Kernels by the size of a word and the largest head dimension that they are for; they fit on every card."""
 
-FORWARD, OF_QUERIES, OF_KEYS, OF_BIAS, ACROSS, OF_V, AT_ONCE = range(7)
-"""Passes: O; dQ; dK and dV; dB; dK and dV with a transpose of the bias; and v alone, before dQ and dB at once."""
+FORWARD, OF_QUERIES, OF_KEYS, OF_BIAS, ACROSS, OF_V, AT_ONCE, ONWARD = range(8)
+"""Passes: O; dQ; dK and dV; dB; dK and dV with a transpose of the bias; v alone, before dQ and dB at once; and these of
+more keys, where dQ goes on with what other keys have added to it."""
 
 SIDE, MOST_KEYS, FEWEST_AT_ONCE = 32, 384, 32
 """Keys of a tile of the kernel of dQ and dB at once; the most keys of a block, for which registers and shared memory
@@ -92,7 +94,7 @@ STAYING = {
 
 STAYING_WIDTHS, MOST_BESIDE = (16, 32), 1.125
 MOST_STAYING = {FORWARD: 384, ACROSS: 768}
-FEWEST_STAYING = {FORWARD: 30.0, ACROSS: 20.0}
+FEWEST_STAYING = {FORWARD: 30.0, ACROSS: 15.0}
 """Head dimensions that they are for, the most columns of tiles as multiples of those that there are, and for each pass
 the most columns of the bias and the fewest sequences of a block: else the other kernels were as fast on an H200."""
 
@@ -144,8 +146,8 @@ def program(which: int, kernels: Kernels, band: Band | None = None) -> Program:
     made = biased(program_of(kernels.tiling, band), ("dK, dV",) if which == ACROSS else ())
     if which == OF_BIAS:
         return gradient_of_bias(made)
-    if which == AT_ONCE:
-        return gradients_at_once(made)
+    if which in (AT_ONCE, ONWARD):
+        return gradients_at_once(made, which == ONWARD)
     if which == OF_V:
         return part_of(made, ("v",))
     if which != FORWARD:
@@ -180,18 +182,28 @@ def parts_of(tiles: int, sequences: int, units: int) -> int:
     return max(1, min(-(-BLOCKS * units // tiles), sequences // FEWEST))
 
 
-STARTING, SUMMING, LEAST = 10.0, 0.3, 8
-"""Times that it takes to begin a block of dQ and dB at once, and to add up the dB of a part, where a sequence takes 1;
-and the fewest sequences of a part."""
+class Parts(NamedTuple):
+    """How the sequences of all heads are divided among blocks of dQ and dB at once.
 
-
-def parts_at_once(blocks: int, sequences: int, units: int) -> int:
-    """The parts of so many sequences that share a bias, for blocks of dQ and dB at once on so many multiprocessors.
-
-    A multiprocessor has one block at a time, so parts are as many as fill all of them once, or a few times.
+    Attributes:
+        whole: sequences of a head, and `BEGINNING` more.
+        each: of these, how many a block has.
     """
 
-    def time(parts: int) -> float:
-        return -(-blocks * parts // units) * (-(-sequences // parts) + STARTING) + SUMMING * parts * (parts > 1)
+    whole: int
+    each: int
 
-    return min(range(1, max(1, sequences // LEAST) + 1), key=time)
+    @property
+    def most(self) -> int:
+        """The most parts that a head may have."""
+        return -(-(self.whole - 1) // self.each) + (self.each % self.whole > 0)
+
+    def of(self, head: int) -> int:
+        """The parts that a head has."""
+        return ((head + 1) * self.whole - 1) // self.each - head * self.whole // self.each + 1
+
+
+def parts_at_once(rows: int, sequences: int, heads: int, units: int) -> Parts:
+    """As the kernel divides them: queries, sequences that share a bias, heads of all biases, and multiprocessors."""
+    whole, groups = sequences + BEGINNING, max(units // -(-rows // ROWS), 1)
+    return Parts(whole, max(-(-heads * whole // groups), OF_BLOCK))

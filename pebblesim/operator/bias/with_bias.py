@@ -21,7 +21,7 @@ from pebblesim.operator.bias import operators as operators_of_bias
 from pebblesim.operator.bias.bias import in_groups
 from pebblesim.operator.bias.pairs import Limits
 from pebblesim.operator.bias.programs import WIDEST
-from pebblesim.operator.known import eager
+from pebblesim.operator.known import eager, native
 from pebblesim.operator.known.known import FORWARD, Family, Forward, Known, Step, Way, made, with_gradients
 from pebblesim.operator.launching import compiling
 from pebblesim.operator.launching.layout import in_one_batch
@@ -113,25 +113,29 @@ def attention_with_bias(
     """
     (query, key, value), added = matrices, Added(**given)
     call = known = None
-    if added.alone:
-        call = eager.call_of(query, key, value, (added.bias,), (enable_gqa, scale, within))
+    only_bias, of_L = added.alone, return_lse or added.sinks is not None
+    if only_bias:
+        call = eager.call_of(query, key, value, (added.bias,), (enable_gqa, scale, within, of_L))
         known = eager.checked(call)
     if known is None:
         checks.check_tensors(query, key, value, enable_gqa)
         check(query, key, added)
         if reason := unsupported(query, value, added):
             raise UsageError(reason)
-    if added.alone:
-        out, lse = _with_bias(query, key, value, added.bias, None, scale, within, call, known)
+    if only_bias:
+        out, lse = _with_bias(query, key, value, added.bias, None, scale, within, call, known, of_L)
     else:
         bias, ranges, within = _all_in_one(query, key, added, within)
-        call = None if ranges is not None else eager.call_of(query, key, value, (bias,), ("", scale, within))
+        call = None if ranges is not None else eager.call_of(query, key, value, (bias,), ("", scale, within, of_L))
         known = eager.checked(call)
-        out, lse = _with_bias(query, key, value, bias, ranges, scale, within, call, known)
-    if return_lse or added.sinks is not None:
+        out, lse = _with_bias(query, key, value, bias, ranges, scale, within, call, known, of_L)
+    if of_L:
+        assert lse is not None
         lse = lse.masked_fill(lse == torch.inf, -torch.inf).reshape(query.shape[:-1]) * log(2)
-    out = out.reshape(*query.shape[:-1], value.shape[-1])
+    if query.dim() != 4:
+        out = out.reshape(*query.shape[:-1], value.shape[-1])
     if added.sinks is not None:
+        assert lse is not None
         sinks = added.sinks.to(lse.dtype)[:, None]
         alone = (lse == -torch.inf) & (sinks == -torch.inf)  # neither a key nor a sink: gradients are 0, and not NaN
         share = torch.sigmoid(torch.where(lse > -torch.inf, lse - sinks, -torch.inf))[..., None]
@@ -172,8 +176,9 @@ def _with_bias(
     within: tuple[Any, bool, str],
     call: tuple[Any, ...] | None,
     known: Known | None,
-) -> tuple[Tensor, Tensor]:
-    """O, and L to base 2, in one batch.
+    of_L: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """O, and L to base 2 if it is wanted, `of_L`, or not known to be left out; in one batch.
 
     `ranges`: of the keys that each query attends to, as the operators take them. `call`: what is known of this; None if
     it is not kept.
@@ -190,16 +195,25 @@ def _with_bias(
         _compile(x, asked)
         eager.keep(call, kept)
 
-    def forward() -> Forward:
-        results = made(known, FORWARD, operators_of_bias.biased_without_notes, x, tuple(asked))
-        return Forward(results, (*x, *results), tuple(asked))
+    learning = torch.is_grad_enabled() and any(each.requires_grad for each in x)
+    taught, places = x[3].requires_grad if learning else None, None if of_L else ALL
+    if known is not None and not of_L and (found := known.at_once(x, taught)) is not None:
+        return found, None
 
-    if torch.is_grad_enabled() and any(each.requires_grad for each in x):
-        out, lse = with_gradients(x, forward, _backward, _gradients, known)
-        assert lse is not None
-        return out, lse
-    out, lse = made(known, FORWARD, operators_of_bias.biased_without_notes, x, tuple(asked))
-    return out, lse
+    def forward() -> Forward:
+        out, L = made(known, FORWARD, operators_of_bias.biased_without_notes, x, tuple(asked))
+        return Forward((out, L if of_L else None), (*x, out, L), tuple(asked), places)
+
+    if learning:
+        return with_gradients(x, forward, _backward, _gradients, known)
+    results = forward().results
+    if known is not None and places is not None:
+        known.keep(native.library, None, places, None, None)
+    return results
+
+
+ALL = (0, 1, 2, 3, 4, 5), (0, 1, 2, 3, 4, 5)
+"""`Places` of all that is saved, and taken by the backward pass: Q, K, V, the bias, O and L."""
 
 
 def _asked(

@@ -5,6 +5,7 @@ When heads are taken in parts, `parts` says.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -77,13 +78,14 @@ def room_for_parts(results: dict[str, Any], parts: int) -> dict[str, Any]:
     return made
 
 
-def add_up(made: dict[str, Any], results: dict[str, Any]) -> None:
-    """Write the gradients of keys: sums of those of parts in order, rounded once."""
+def add_up(made: dict[str, Any], results: dict[str, Any], sums: Mapping[str, int] | None = None) -> None:
+    """Write the gradients of keys: sums of their parts in order, rounded once; `sums`: of so many, the first ones."""
     for name in OF_KEYS:
         parts, x = made[name], results[name]
+        many = parts.shape[1] // x.shape[1] if sums is None else sums[name]
         if layout.on_gpu(x):
             from pebblesim.operator.heads.kernels import add_up as add_up_on_gpu
 
-            add_up_on_gpu(parts, x)
+            add_up_on_gpu(parts, x, many)
         else:
-            x.copy_(parts.unflatten(1, (x.shape[1], -1)).sum(2))
+            x.copy_(parts.unflatten(1, (x.shape[1], -1))[:, :, :many].sum(2))

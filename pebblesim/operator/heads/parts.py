@@ -8,13 +8,17 @@ part of the heads has a copy of K and V, and gradients of these in float32, whic
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
 from pebblesim.advice import cards
 from pebblesim.advice.forecast import Forecast
+from pebblesim.advice.tiles import Tiling
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import BYTES
+from pebblesim.kernels.gluon.shares import columns_of_tile, shares_of
+from pebblesim.kernels.key_ranges import KeyRanges
 from pebblesim.operator.pattern import Pattern
 from pebblesim.operator.planning import KEPT, STEPS, Dims, chosen, first_at, rounded_up
 
@@ -29,8 +33,16 @@ IN_PARTS = (
 LONG_ENOUGH = 3e-4
 """Seconds of a backward pass from which on heads are taken in parts: shorter ones wait for the host."""
 
-GAIN = 1.1
-"""Factor by which a pass is to be faster with its heads in parts, by the forecast."""
+GAIN, GAIN_IN_RANGES = 1.1, 1.0
+"""Factors by which a pass is to be faster with its heads in parts, by the forecast, without and with ranges of keys.
+
+A forecast for ranges takes sequences for one. The blocks of the longest of several take longer than others, and with
+its heads in parts a pass waits less for them.
+"""
+
+EVEN = 90
+"""Per cent of the multiprocessors that have a share of the terms, from which on shares are taken: with 384 tiles of
+parts, of eight lengths under a causal mask, 87 per cent of the time of all multiprocessors is used."""
 
 NUMBERS = 2, 4, 8, 16
 """Numbers of parts that are tried."""
@@ -56,7 +68,7 @@ def parts_of_heads(dims: Dims, heads: int, dtype: str, pattern: Pattern, room: i
     seconds = _together(dims, heads, dtype, pattern, room, card)
     if seconds is None:
         return 1
-    least, found = seconds / GAIN, 1
+    least, found = seconds / (GAIN_IN_RANGES if isinstance(pattern.mask, KeyRanges) else GAIN), 1
     for parts in (number for number in NUMBERS if pattern.shared % number == 0):
         own, some = of_part_of_heads(pattern, parts), sizes_of_part(dims, parts)
         made = chosen("backward", some, heads * parts, dtype, own, None, card)
@@ -106,15 +118,47 @@ def of_part_of_heads(pattern: Pattern, parts: int) -> Pattern:
     return pattern._replace(shared=shared, mask=pattern.mask and replace(pattern.mask, rows=shared))
 
 
-def words_of_parts(n_k: int, d_k: int, d_v: int, heads: int, parts: int) -> dict[str, int]:
+def even_shares(tiling: Tiling, dims: Dims, groups: int, parts: int, card: cards.Card) -> dict[str, int] | None:
+    """In how many shares multiprocessors compute dK and dV, as `kernels.gluon.shares` divides terms; None if that is
+    not even.
+
+    Args:
+        tiling: of the pass.
+        dims: sizes of a part.
+        groups: of heads that share keys, in all batches.
+        parts: into which the heads of a group are divided.
+        card: the card.
+    """
+    sizes, most, found = dict(dims), card.size("multiprocessors"), {}
+    if "e" not in tiling.blocks:
+        return None
+    for name, d in (("dK", sizes["d_k"]), ("dV", sizes["d_v"])):
+        wide = -(-d // columns_of_tile(d, tiling.blocks["e"]))
+        pairs = -(-sizes["n_k"] // (2 * tiling.blocks["a"])) * wide * groups
+        found[name] = shares_of(pairs, parts, most)
+        if not EVEN * most <= 100 * pairs * found[name] <= 100 * most:
+            return None
+    return found
+
+
+def words_of_parts(
+    n_k: int, d_k: int, d_v: int, heads: int, parts: int, shares: Mapping[str, int] | None = None
+) -> dict[str, int]:
     """Words that are moved besides for heads in parts.
+
+    Args:
+        n_k, d_k, d_v: keys, and columns of these and of values.
+        heads: KV heads.
+        parts: of the heads that share keys.
+        shares: in how many shares dK and dV are computed, by name, where these are not the parts.
 
     Returns:
         "copied": of K and V, in 16 bits, read once and written for each part. "summed": of their gradients in float32:
-        each part writes them, and the sums read them; the gradients of all are written once more, as without parts.
+        each share is written, and the sums read it; the gradients of all are written once more, as without parts.
     """
-    keys = heads * n_k * (d_k + d_v)
-    return {"copied": (1 + parts) * keys, "summed": 2 * parts * keys}
+    made = shares or {"dK": parts, "dV": parts}
+    summed = 2 * heads * n_k * (made["dK"] * d_k + made["dV"] * d_v)
+    return {"copied": (1 + parts) * heads * n_k * (d_k + d_v), "summed": summed}
 
 
 def bytes_of_parts(dims: Dims, heads: int, parts: int, dtype: str) -> int:

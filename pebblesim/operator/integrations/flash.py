@@ -166,6 +166,6 @@ def _check(dropout_p: float, alibi_slopes: Any, block_table: Any = None) -> None
     if dropout_p:
         raise UsageError(f"dropout_p is {dropout_p!r}; these kernels have no dropout: give 0.")
     if alibi_slopes is not None:
-        raise UsageError("alibi_slopes were given; these kernels add nothing to scores: give None.")
+        raise UsageError("alibi_slopes were given, and these functions have none: give None, or `attention` a bias.")
     if block_table is not None:
         raise UsageError("block_table was given; these kernels read no pages of a cache: give None and packed keys.")

@@ -33,6 +33,9 @@ FORMATS = {"i1": "<b", "i8": "<b", "i16": "<h", "i32": "<i", "i64": "<q", "u1": 
 FORMATS |= {"u32": "<I", "u64": "<Q", "fp32": "<f", "f32": "<f", "fp64": "<d"}
 """How a number lies in memory, by its type in a kernel."""
 
+MATRICES = 4
+"""The most matrices that are copied one by one."""
+
 INTEGERS = ("i32", "i64")
 """Types of numbers that may follow from sizes."""
 
@@ -186,28 +189,36 @@ class Direct:
         return True
 
     def _add_copy(self, step: Done) -> bool:
-        """Take a copy of rows, whose words are next to each other, if it changes no type."""
+        """Take a copy of rows, whose words are next to each other, if it changes no type: of one matrix, or of few."""
         if step.function != Tensor.copy_ or step.options or len(step.arguments) != 2:
             return False
         to, of = step.arguments
         if not isinstance(of, View) or to.shape != of.shape:
             return False
-        while len(to.shape) > 2 and to.shape[0] == 1:
-            to, of = (View(each.slot, each.offset, each.shape[1:], each.stride[1:]) for each in (to, of))
-        if len(to.shape) != 2:
+        several = [(to, of)]
+        while len(several[0][0].shape) > 2:
+            number = several[0][0].shape[0]
+            if type(number) is not int or number * len(several) > MATRICES:
+                return False
+            several = [(_at(to, each), _at(of, each)) for to, of in several for each in range(number)]
+        kind = self._types.get(to.slot)
+        if len(to.shape) < 2 or kind is None or self._types.get(of.slot) != kind:
             return False
-        kind, (rows, columns) = self._types.get(to.slot), to.shape
-        if kind is None or self._types.get(of.slot) != kind:
-            return False
-        for each in (to, of):
+        for each in several[0]:
+            rows, columns = each.shape
             if (columns > 1 and each.stride[1] != 1) or (rows > 1 and each.stride[0] < columns):
                 return False
-        size = kind.itemsize
+        for pair in several:
+            self._add_rows(*pair, kind.itemsize)
+        return True
+
+    def _add_rows(self, to: View, of: View, size: int) -> None:
+        """Add a copy of the rows of a matrix, of words of so many bytes."""
+        rows, columns = to.shape
         begin, pitches = len(self._words), [each.stride[0] * size if rows > 1 else columns * size for each in (of, to)]
         self._words += [0, 0, ON_CARD, 0, 0, 0, pitches[0], 0, 0, ON_CARD, 0, 0, 0, pitches[1], columns * size, rows]
         self._places += [(begin + 4, Place(of.slot, of.offset * size)), (begin + 11, Place(to.slot, to.offset * size))]
         self._made.append(("copy", begin))
-        return True
 
     @property
     def form(self) -> Form:
@@ -400,6 +411,11 @@ def _packed(kind: str, number: Any) -> Any:
             raise Untraced
         return number
     return int.from_bytes(struct.pack(FORMATS[kind], number).ljust(WORD, b"\0"), "little", signed=True)
+
+
+def _at(view: View, number: int) -> View:
+    """A part of a tensor, by a number along its first axis."""
+    return View(view.slot, view.offset + number * view.stride[0], view.shape[1:], view.stride[1:])
 
 
 def _contiguous(view: View) -> bool:

@@ -66,6 +66,10 @@ def _kind(x: Any) -> Hashable:
     return (x.shape, x.stride(), x.dtype) if plain(x) else False
 
 
+PLAIN = (Tensor, torch.nn.Parameter)
+"""Types of tensors that do what tensors do; other subclasses may do something else."""
+
+
 def plain(*tensors: Any) -> bool:
     """Whether these are dense tensors of the current GPU, and nothing traces or transforms what is done with them."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state():
@@ -73,7 +77,7 @@ def plain(*tensors: Any) -> bool:
     if torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0:
         return False
     for each in tensors:
-        if type(each) is not Tensor or not recorded.here(each) or each.is_nested or each.layout is not torch.strided:
+        if type(each) not in PLAIN or not recorded.here(each) or each.is_nested or each.layout is not torch.strided:
             return False
         if torch._C._functorch.is_legacy_batchedtensor(each):  # as `is_grads_batched` makes
             return False
@@ -82,16 +86,34 @@ def plain(*tensors: Any) -> bool:
     return True
 
 
-def checked(call: tuple[Any, ...] | None) -> Known | None:
+def known_of(
+    query: Any, key: Any, value: Any, beside: tuple[Any, ...], options: tuple[Hashable, ...]
+) -> tuple[tuple[Any, ...] | None, Known | None]:
+    """The results of `call_of` and `checked`; of a call that is known, the library in C++ says them in their place."""
+    by, short = native.library, None
+    if by is not None and not torch.compiler.is_compiling():
+        laid = by.laid(query, key, value, *beside)
+        try:
+            if laid is not None and (known := _CHECKED.get(short := (laid, options))) is not None:
+                return None, known
+        except TypeError:  # as in `checked`
+            short = None
+    call = call_of(query, key, value, beside, options)
+    return call, checked(call, short)
+
+
+def checked(call: tuple[Any, ...] | None, short: Hashable = None) -> Known | None:
     """Arguments and passes of plain calls like this one, if one was checked and made; else None.
 
     It has the same options and sizes, or other lengths and strides with which nothing is refused, and its kernels are
-    compiled.
+    compiled. `short`: what the library says of such a call; it is known by this from now on.
     """
     try:
         known = None if call is None else _CHECKED.get(call)
         if known is None and call is not None and (family := _ALIKE.get(_alike(call))) is not None:
-            known = _CHECKED[call] = Known(family)
+            known = _CHECKED[short or call] = Known(family)
+        elif known is not None and short is not None:
+            _CHECKED[short] = known
     except TypeError:  # attention takes no option without a hash
         return None
     return known
@@ -216,22 +238,22 @@ def _with_ranges(
     padding: Tensor | None,
     *rest: Any,
 ) -> tuple[Tensor, ...]:
-    """O, L, and the memory of all ranges, of the arguments of `Asked` without ranges."""
-    from pebblesim.operator.sequences import above_and_below
+    """O, L, and the memory of all ranges, of the arguments of `Asked` without ranges.
 
+    Those of queries for each key are written by the backward pass, which alone reads them.
+    """
     room = _room(query, key, of_q, of_k, padding, *rest[:3])
-    first, end, above, below = room.ranged
-    above_and_below(first, end, key.shape[2], (above, below))
     out, L = operators.without_notes(query, key, value, sinks, room.ranged, None, None, None, False, *rest[3:])
     return out, L, room.whole
 
 
 def _gradients_with_ranges(*given: Any) -> tuple[Tensor, ...]:
     """As `operators.gradients_without_notes`, with the memory of all ranges in the place of ranges of keys."""
-    from pebblesim.operator.sequences import Room
+    from pebblesim.operator.sequences import Room, above_and_below
 
     grad, grad_L, query, key, value, out, L, sinks, whole, *rest = given
     ranged = Room.within(whole, query.shape[0], query.shape[2], key.shape[2]).ranged
+    above_and_below(ranged.first, ranged.end, key.shape[2], ranged[2:])
     return operators.gradients_without_notes(grad, grad_L, query, key, value, out, L, sinks, ranged, None, *rest)
 
 

@@ -6,13 +6,15 @@
 
 #include "native_python.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/forward_grad.h>
 
 #include <atomic>
 
-using torch::autograd::AutogradContext;
+using torch::autograd::AutogradContext, torch::autograd::ForwardADLevel;
 
 static std::atomic<bool> on{true};
 
@@ -58,6 +60,12 @@ struct Prepared {  // a backward pass that follows a forward pass
 
 // ---- the function of autograd
 
+// Whether something traces or transforms what is done with tensors.
+static bool watched() {
+  auto usual = c10::default_included_set | c10::autocast_dispatch_keyset;
+  return !(c10::impl::tls_local_dispatch_key_set().included_ - usual).empty();
+}
+
 static at::Stream stream_of(const Tensor& x) { return c10::impl::VirtualGuardImpl(x.device().type()).getStream(x.device()); }
 
 struct State : torch::CustomClassHolder {  // what the backward pass of one call needs
@@ -101,8 +109,7 @@ struct Attention : torch::autograd::Function<Attention> {
 
   // Whether these are the tensors that a pass was prepared for, and nothing traces or transforms what is done with them.
   static bool ready(const State& state, const variable_list& grads, const variable_list& saved, const std::vector<bool>& needed) {
-    auto usual = c10::default_included_set | c10::autocast_dispatch_keyset;
-    if (!on || at::GradMode::is_enabled() || !(c10::impl::tls_local_dispatch_key_set().included_ - usual).empty()) return false;
+    if (!on || at::GradMode::is_enabled() || watched()) return false;
     auto& prepared = *state.prepared;
     auto& grad = grads[0];
     if (!grad.defined() || (grads.size() > 1 && grads[1].defined()) || (needed[3] && !prepared.taught)) return false;
@@ -287,6 +294,30 @@ static PyObject* attached(PyObject*, PyObject* const* given, Py_ssize_t) {
   END_HANDLE_TH_ERRORS
 }
 
+// laid(*tensors): the sizes, strides and types of the tensors of a plain call, and which are None, as bytes; None if it
+// may be another one. As `eager.plain` asks, for tensors of the current device.
+static PyObject* laid(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  using at::DispatchKey;
+  static const auto plain = c10::DispatchKeySet({DispatchKey::CPU, DispatchKey::CUDA, DispatchKey::ADInplaceOrView,
+      DispatchKey::AutogradCPU, DispatchKey::AutogradCUDA}) | c10::autocast_dispatch_keyset;
+  if (watched() || at::autocast::is_autocast_enabled(at::kCUDA) || ForwardADLevel::try_get_by_idx(0)) Py_RETURN_NONE;
+  c10::SmallVector<Number, 64> found;
+  at::Device device = THPVariable_Check(given[0]) ? THPVariable_Unpack(given[0]).device() : at::Device(at::kMeta);
+  if (!(device.is_cuda() || device.is_cpu()) || c10::impl::VirtualGuardImpl(device.type()).getDevice() != device) Py_RETURN_NONE;
+  found.push_back(device.index());
+  for (Py_ssize_t at = 0; at < count; ++at) {
+    if (given[at] == Py_None) { found.push_back(-1); continue; }
+    if (!THPVariable_CheckExact(given[at])) Py_RETURN_NONE;
+    auto& x = THPVariable_Unpack(given[at]);
+    if ((x.key_set().raw_repr() & ~plain.raw_repr()) || x.device() != device) Py_RETURN_NONE;
+    found.push_back(x.dim()), found.push_back(static_cast<Number>(x.scalar_type()));
+    found.append(x.sizes().begin(), x.sizes().end()), found.append(x.strides().begin(), x.strides().end());
+  }
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(found.data()), found.size() * word_bytes);
+  END_HANDLE_TH_ERRORS
+}
+
 // ---- whole calls, of which the first result of the forward pass alone is wanted
 
 struct Calls {  // that are alike but for lengths and strides
@@ -399,6 +430,6 @@ static PyObject* turn(PyObject*, PyObject* x) {
 #define METHOD(name) {#name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(name)), METH_FASTCALL, nullptr}
 static PyMethodDef methods[] = {
     METHOD(kind), METHOD(boxes), METHOD(family), METHOD(found), METHOD(told), METHOD(run), METHOD(prepared), METHOD(attached),
-    METHOD(calls), METHOD(call), METHOD(first), METHOD(again), {"turn", turn, METH_O, nullptr}, {}};
+    METHOD(calls), METHOD(call), METHOD(first), METHOD(again), METHOD(laid), {"turn", turn, METH_O, nullptr}, {}};
 static PyModuleDef module = {PyModuleDef_HEAD_INIT, "pebblesim_native", nullptr, -1, methods};
 PyMODINIT_FUNC PyInit_pebblesim_native() { return PyModule_Create(&module); }

@@ -134,7 +134,7 @@ _KINDS: Recent[Hashable, Kinds] = Recent(MOST)
 LONGEST = 1024
 """Calls between two traces, at most, where one could not be made for the moment: each time twice as many are let by."""
 
-MOST_OF_KIND = 8
+MOST_OF_KIND = 16
 """Traced passes of a kind whose decisions differ."""
 
 _SEEN: Recent[Hashable, bool] = Recent(MOST)

@@ -204,7 +204,8 @@ class Shadow:
         """With axes of one position repeated, and others before them."""
         wanted = lengths[0] if len(lengths) == 1 and isinstance(lengths[0], tuple) else lengths
         before = len(wanted) - self.dim()
-        shape, strides = [*wanted[:before]], [0] * before
+        words = self.shape[0] * self._strides[0] if before else 0  # as PyTorch has it for an axis of one position
+        shape, strides = [*wanted[:before]], [words if length == 1 else 0 for length in wanted[:before]]
         for length, own, stride in zip(wanted[before:], self.shape, self._strides, strict=True):
             same = length == -1 or bool(length == own)
             if not same and own != 1:
@@ -213,13 +214,42 @@ class Shadow:
             strides.append(stride if same else 0)
         return self._part(self.view_of.offset, shape, strides)
 
-    def contiguous(self) -> Shadow:
-        """Itself, if its words are next to each other in order."""
-        words: Any = 1
-        for length, stride in zip(reversed(self.shape), reversed(self._strides), strict=True):
+    def unflatten(self, at: int, lengths: Sequence[Any]) -> Shadow:
+        """With several axes in the place of one; the length of one of them may be -1."""
+        whole, rest = self.shape[at], prod(each for each in lengths if type(each) is not int or each != -1)
+        several = [whole // rest if type(each) is int and each == -1 else each for each in lengths]
+        if prod(several) != whole:
+            raise Untraced
+        strides = [each * self._strides[at] for each in contiguous(several)]
+        shape = [*self.shape[:at], *several, *self.shape[at + 1 :]]
+        return self._part(self.view_of.offset, shape, [*self._strides[:at], *strides, *self._strides[at + 1 :]])
+
+    def flatten(self, start: int = 0, end: int = -1) -> Shadow:
+        """With one axis in the place of several, if its words are as far apart as those of the last of them."""
+        end = end % self.dim()
+        words = self._strides[end]
+        for length, stride in zip(self.shape[end : start - self.dim() - 1 : -1], self._strides[end::-1], strict=False):
             if length > 1 and stride != words:
                 raise Untraced
             words = words * length
+        shape = [*self.shape[:start], prod(self.shape[start : end + 1]), *self.shape[end + 1 :]]
+        return self._part(
+            self.view_of.offset, shape, [*self._strides[:start], self._strides[end], *self._strides[end + 1 :]]
+        )
+
+    def is_contiguous(self) -> bool:
+        """Whether its words are next to each other in order."""
+        words: Any = 1
+        for length, stride in zip(reversed(self.shape), reversed(self._strides), strict=True):
+            if length > 1 and stride != words:
+                return False
+            words = words * length
+        return True
+
+    def contiguous(self) -> Shadow:
+        """Itself, if its words are next to each other in order."""
+        if not self.is_contiguous():
+            raise Untraced
         return self
 
     def fill_(self, value: float) -> Shadow:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pebblesim.kernels import releases
 from pebblesim.operator.known.recent import Recent
-from pebblesim.operator.known.symbols import Untraced
+from pebblesim.operator.known.symbols import Later, Untraced
 from pebblesim.operator.launching.layout import BYTES
 
 MOST_SHAPES = 1024
@@ -127,7 +127,7 @@ def remembered(make: Callable[..., Any]) -> Callable[..., Described]:
         lengths, strides, sides = outline(place, *box)
         kind = place.dtype, len(lengths), *sides
         if (one := kinds.get(kind)) is None and not isinstance(place.address, int):
-            raise Untraced
+            raise Later  # no tensor was described for these kernels yet
         if one is None:
             one = kinds[kind] = make(place, *box)
         return _with(one, base=place, shape=lengths, strides=strides)

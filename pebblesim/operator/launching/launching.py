@@ -18,10 +18,17 @@ from pebblesim.kernels.domains import GLUON, Call
 from pebblesim.kernels.key_ranges import ARGUMENTS
 from pebblesim.kernels.module import module_of
 from pebblesim.kernels.passes.sinks import SINKS
-from pebblesim.kernels.triton.triton import FAR, SHIFTED
+from pebblesim.kernels.passes.sums_of_sinks import SUMS_OF
+from pebblesim.kernels.triton.triton import APART, FAR, SHIFTED
 from pebblesim.operator.cuts import Cut
 from pebblesim.operator.heads import apart as heads_apart
-from pebblesim.operator.heads.parts import bytes_of_parts, long_enough, of_part_of_heads, parts_of_heads
+from pebblesim.operator.heads.parts import (
+    bytes_of_parts,
+    even_shares,
+    long_enough,
+    of_part_of_heads,
+    parts_of_heads,
+)
 from pebblesim.operator.known.symbols import Later, plain
 from pebblesim.operator.known.tape import notes
 from pebblesim.operator.launching import layout
@@ -79,17 +86,20 @@ class Setting(NamedTuple):
         scale: factor of the scores.
         workspace: bytes that tables may take; None for the limit that is usual.
         sinks: whether a forward pass has sinks, and a backward pass returns what their gradient is made of.
-        apart: whether gradients of keys are parts of sums, in float32.
+        apart: by the name of a gradient of keys, of how many parts it is the sum, which are written in float32; where
+            kernels write fewer parts, a pass says so there. None if gradients are whole.
     """
 
     pattern: Pattern
     scale: float
     workspace: int | None
     sinks: bool = False
-    apart: bool = False
+    apart: dict[str, int] | None = None
 
 
-def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting: Setting) -> Any:
+def compute(
+    way: str, tensors: dict[str, Any], results: dict[str, Any], setting: Setting, sums_of: tuple[Any, Any] | None = None
+) -> Any:
     """Compute a pass for all heads at once or, where tables would take too much memory, for groups of heads.
 
     Args:
@@ -100,19 +110,21 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
             words from batch to batch.
         results: matrices that are written, by name: O, or dQ, dK and dV.
         setting: what is computed.
+        sums_of: of a backward pass, sinks and where their gradient may be written, (heads,) or (batch, heads).
 
     Returns:
-        L, (batch · kv_heads, n_q · shared), of a forward pass; of a backward pass with sinks the row sums of dO ∘ O,
-        less dL, in as many rows that may lie further apart, or in as many for each part of the heads; else None.
+        L, (batch · kv_heads, n_q · shared), of a forward pass; of a backward pass with sinks whose gradient was not
+        written the row sums of dO ∘ O, less dL, in as many rows that may lie further apart, or in as many for each part
+        of the heads; else None.
     """
     Q = tensors["Q"]
     if Q.is_cuda and Q.device.index != torch.cuda.current_device():
         with torch.cuda.device(Q.device):
-            return compute(way, tensors, results, setting)
+            return compute(way, tensors, results, setting, sums_of)
     given = {name: fitted(each) if each.dim() == 4 else each for name, each in tensors.items()}
     made = {name: each if fits(each) else room_for(each, each.shape[-1]) for name, each in results.items()}
-    if way == "backward" and not setting.apart and (number := groups_of(given, made, setting)) > 1:
-        rows = _heads_apart(given, made, setting, number)
+    if way == "backward" and setting.apart is None and (number := groups_of(given, made, setting)) > 1:
+        rows = _heads_apart(given, made, setting, number, sums_of)
     else:
         choice, module, names, taken = _prepared(way, given, made, setting)
         if choice.cut is not None and way == "forward":
@@ -120,7 +132,11 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
         if choice.cut is not None:
             rows = _gradients_in_parts(module, names, given, made, setting, choice.cut)
         else:
-            rows = _in_rounds(choice.forecast.rounds, module, names, taken, made, setting.pattern.shared)
+            rounds, tiling = choice.forecast.rounds, choice.forecast.tiling
+            beside: dict[str, Any] = {APART: setting.apart} if setting.apart and rounds == 1 and tiling.gluon else {}
+            if sums_of is not None and rounds == 1 and SUMS_OF in module.run.__code__.co_varnames:
+                beside[SUMS_OF] = sums_of
+            rows = _in_rounds(rounds, module, names, taken, made, setting.pattern.shared, beside)
     for name, each in results.items():
         if made[name] is not each:
             each.copy_(made[name][..., : each.shape[-1]])
@@ -128,19 +144,28 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
 
 
 def _in_rounds(
-    rounds: int, module: Any, names: tuple[str, ...], given: dict[str, Any], results: dict[str, Any], shared: int
+    rounds: int,
+    module: Any,
+    names: tuple[str, ...],
+    given: dict[str, Any],
+    results: dict[str, Any],
+    shared: int,
+    beside: dict[str, Any],
 ) -> Any:
-    """Compute a pass for some heads after others, and return numbers of the rows of all, if there are some."""
+    """Compute a pass for some heads after others, and return numbers of the rows of all, if there are some.
+
+    `beside`: arguments of `run` that are no tensors of heads; with `SUMS_OF` there are no numbers.
+    """
     (batch, kv_heads), rows = next(given[name] for name in ("K", "C") if name in given).shape[:2], None
     parts = _parts(batch, kv_heads, batch * kv_heads // rounds)
     for part in parts:
         some, room = given, results
         if len(parts) > 1:
             some, room = (_of_part(each, part, shared, kv_heads) for each in (given, results))
-        of_part = _launched(module, names, some, room)
+        of_part = _launched(module, names, some, room, beside)
         if of_part is not None:
             rows = _joined(rows, of_part, part, batch, kv_heads)
-    return rows
+    return None if SUMS_OF in beside else rows
 
 
 def groups_of(given: dict[str, Any], results: dict[str, Any], setting: Setting) -> int:
@@ -162,13 +187,16 @@ def groups_of(given: dict[str, Any], results: dict[str, Any], setting: Setting) 
     return 1 if parts > 1 and setting.workspace is None and _is_short(beside, Q.device) else parts
 
 
-def _heads_apart(given: dict[str, Any], results: dict[str, Any], setting: Setting, parts: int) -> Any:
+def _heads_apart(
+    given: dict[str, Any], results: dict[str, Any], setting: Setting, parts: int, sums_of: tuple[Any, Any] | None
+) -> Any:
     """Compute a backward pass whose heads that share keys are in parts."""
     shared = setting.pattern.shared
-    own = setting._replace(pattern=of_part_of_heads(setting.pattern, parts), apart=True)
+    sums = dict.fromkeys(heads_apart.OF_KEYS, parts)
+    own = setting._replace(pattern=of_part_of_heads(setting.pattern, parts), apart=sums)
     made = heads_apart.room_for_parts(results, parts)
-    rows = compute("backward", heads_apart.given_to_parts(given, shared, parts), made, own)
-    heads_apart.add_up(made, results)
+    rows = compute("backward", heads_apart.given_to_parts(given, shared, parts), made, own, sums_of)
+    heads_apart.add_up(made, results, sums)
     return rows
 
 
@@ -206,7 +234,8 @@ def _gradients_in_parts(
     spans, rows = [*zip(cut.spans, cut.keys(pattern, n_k), strict=True)], None
     for at_once in _parts(batch, kv_heads, cut.kv_heads):
         of_heads, into = (_of_part(each, at_once, pattern.shared, kv_heads) for each in (given, made))
-        sums = {name: torch.zeros(into[name].shape, dtype=torch.float32, device=into[name].device) for name in SUMS}
+        rooms = {name: fresh(into[name].new_empty(into[name].shape, dtype=torch.float32)) for name in SUMS}
+        sums = {name: each.fill_(0.0) for name, each in rooms.items()}
         for first, (queries, keys) in product(range(0, pattern.shared, cut.heads), spans):
             heads = slice(first, first + cut.heads)
             part = partial(_of_cut, pattern.shared, heads, queries, keys)
@@ -217,7 +246,8 @@ def _gradients_in_parts(
                 if rows is None:
                     rows = fresh(found[SHIFTED].new_empty((batch, kv_heads, n, pattern.shared)))
                 there = rows[*at_once, queries, heads]
-                there.copy_(found[SHIFTED][:, : there[0, 0].numel()].reshape(there.shape))
+                of_part = found[SHIFTED][:, : there[0, 0].numel()]
+                there.copy_(of_part.unflatten(1, there.shape[2:]).unflatten(0, there.shape[:2]))
         for name, each in sums.items():
             _rounded(each, into[name], into[name].shape[1])
     return None if rows is None else rows.view(batch * kv_heads, n * pattern.shared)
@@ -226,18 +256,21 @@ def _gradients_in_parts(
 def _of_cut(shared: int, heads: slice, queries: slice, keys: int, name: str, x: Any) -> Any:
     """A part's rows of a matrix, or of numbers of the rows of each KV head; `heads`: of those that share keys."""
     if x.dim() < 4:
-        return x.unflatten(1, (-1, shared))[:, queries, heads].flatten(1).contiguous()
+        part = x.unflatten(1, (-1, shared))[:, queries, heads]
+        return (part if part.is_contiguous() else fresh(part.new_empty(part.shape)).copy_(part)).flatten(1)
     if name not in OF_QUERIES:
         return x[:, :, :keys]
     return x[:, heads if heads.stop - heads.start < shared else slice(None), queries]
 
 
-def _launched(module: Any, names: tuple[str, ...], given: dict[str, Any], room: dict[str, Any]) -> Any:
+def _launched(
+    module: Any, names: tuple[str, ...], given: dict[str, Any], room: dict[str, Any], beside: dict[str, Any]
+) -> Any:
     """Write the results of some heads, and return L, or the row sums of dO ∘ O, if there are some.
 
     Sums in float32 are given back to PyTorch before other heads need theirs.
     """
-    others = {name: each for name, each in given.items() if name not in names}
+    others = {name: each for name, each in given.items() if name not in names} | beside
     found = module.run(*(given[name] for name in names), results=room, **others)
     kv_heads = next(given[name] for name in ("K", "C") if name in given).shape[1]
     for name, each in room.items():
@@ -296,7 +329,7 @@ def _joined(whole: Any, made: Any, part: Part, batch: int, kv_heads: int) -> Any
     if made.shape[0] == batch * kv_heads:
         return made
     if whole is None:
-        whole = fresh(torch.empty((batch * kv_heads, made.shape[1]), dtype=made.dtype, device=made.device))
+        whole = fresh(made.new_empty((batch * kv_heads, made.shape[1])))
     there = whole.unflatten(0, (batch, kv_heads))[part]
     there.copy_(made.view(there.shape))
     return whole
@@ -322,7 +355,11 @@ def _prepared(
     if choice.forecast.tiling.gluon and unlike:
         choice = fitting(way, dims, batch * kv_heads, dtype, pattern._replace(gluon=False), workspace, Q.device)
     own = pattern if choice.cut is None else choice.cut.pattern(pattern)
-    alike = own._replace(same_bits=False, gluon=True, sinks=sinks, apart=apart)  # without what says what is chosen
+    alike = own._replace(same_bits=False, gluon=True, sinks=sinks)  # without what says what is chosen
+    if apart:
+        tiling, (number, *_) = choice.forecast.tiling, apart.values()
+        shares = even_shares(tiling, dims, batch * kv_heads // number, number, card_of(Q.device))
+        alike = alike._replace(apart=True, in_shares=bool(shares) and choice.forecast.rounds == 1)
     return choice, *loaded(choice.forecast.tiling, dims[2:], choice.even, far, dense, dtype, alike, scale), given
 
 

@@ -24,6 +24,9 @@ from pebblesim.operator.packages.frozen_names import filled_in, name_of
 
 HERE = Path(__file__).resolve().parent
 
+TABLE: dict[str, Any] = json.loads((HERE / "table.json").read_text(encoding="utf-8"))
+"""The table of the package; read at once, since torch.compile does not trace what reads a file."""
+
 ROOM = 2**30
 """Bytes that score matrices and their gradients may take."""
 
@@ -112,16 +115,9 @@ class Choice(NamedTuple):
 
 
 @cache
-def table() -> dict[str, Any]:
-    """The table of the package."""
-    found: dict[str, Any] = json.loads((HERE / "table.json").read_text(encoding="utf-8"))
-    return found
-
-
-@cache
 def kernels_of(name: str) -> tuple[Tiling, ...]:
     """The kernels of a class of calls."""
-    return tuple(Tiling((name, at), **each) for at, each in enumerate(table()["classes"][name]["kernels"]))
+    return tuple(Tiling((name, at), **each) for at, each in enumerate(TABLE["classes"][name]["kernels"]))
 
 
 @lru_cache(maxsize=4096)
@@ -131,7 +127,7 @@ def chosen(way: str, dims: Dims, heads: int, dtype: str, pattern: Any, room: int
     Raises:
         UsageError: the table has no kernels for this call.
     """
-    sizes, made = dict(dims), table()
+    sizes, made = dict(dims), TABLE
     if card.capability != made["capability"]:
         raise UsageError(
             f"this package is for {made['card']}, compute capability {made['capability']}, and {card.name} has "
@@ -169,8 +165,8 @@ def chosen(way: str, dims: Dims, heads: int, dtype: str, pattern: Any, room: int
 def lacking(d: int, shared: int) -> str:
     """Say that the package has no kernels for heads of a dimension, or for so many on each head of keys."""
     return (
-        f"this package has kernels for head dimensions up to {table()['widths'][-1]}, and for "
-        f"{', '.join(map(str, table()['shared']))} heads of queries on each head of keys; the call has head dimension "
+        f"this package has kernels for head dimensions up to {TABLE['widths'][-1]}, and for "
+        f"{', '.join(map(str, TABLE['shared']))} heads of queries on each head of keys; the call has head dimension "
         f"{d} and {shared} heads on each: give others, or emit a package for them."
     )
 

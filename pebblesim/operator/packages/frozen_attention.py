@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pebblesim.core.errors import UsageError
 from pebblesim.operator.masks import both, check_ranges, ranges_of_band
-from pebblesim.operator.packages.frozen import lacking, table
+from pebblesim.operator.packages.frozen import TABLE, lacking
 from pebblesim.operator.pattern import limits
 from pebblesim.operator.public import attention as by_kernels
 
@@ -63,7 +63,7 @@ def attention(
             )
             window, is_causal = None, False
     masks = {"cu_seqlens": cu_seqlens, "key_padding_mask": key_padding_mask, "key_ranges": key_ranges}
-    if not table()["ranges"] and any(each is not None for each in masks.values()):
+    if not TABLE["ranges"] and any(each is not None for each in masks.values()):
         raise UsageError(
             "this package has no kernels that read key ranges, as other windows, packed sequences and padding need; "
             "leave these masks out, or emit a package with ranges in --mask."
@@ -85,7 +85,7 @@ def _check_classes(query: Tensor, key: Tensor, value: Tensor) -> None:
     """
     d, (heads, kv_heads) = max(query.shape[-1], value.shape[-1]), (each.shape[-3] for each in (query, key))
     shared = heads // kv_heads if kv_heads and heads % kv_heads == 0 else None  # else attention says what is wrong
-    if shared and (d > table()["widths"][-1] or shared not in table()["shared"]):
+    if shared and (d > TABLE["widths"][-1] or shared not in TABLE["shared"]):
         raise UsageError(lacking(d, shared))
 
 
@@ -95,7 +95,7 @@ def _check_capped(d: int) -> None:
     Raises:
         UsageError: it has none.
     """
-    capped = table()["softcap"]
+    capped = TABLE["softcap"]
     if not capped:
         raise UsageError("this package has no kernels for softcap; leave it out, or emit a package with --softcap.")
     if d > capped[-1]:
@@ -107,7 +107,7 @@ def _check_capped(d: int) -> None:
 
 def _widened(x: Tensor, d: int) -> Tensor:
     """A matrix with columns of zeros up to the next head dimension of the package."""
-    wide = next((each for each in table()["widths"] if each >= d), d)
+    wide = next((each for each in TABLE["widths"] if each >= d), d)
     return x if x.shape[-1] == wide else torch.nn.functional.pad(x, (0, wide - x.shape[-1]))
 
 
@@ -115,4 +115,4 @@ def _known(query: Tensor, key: Tensor, window: Any, is_causal: bool, align: str)
     """Whether the package has kernels for the limits of a call, if it has any."""
     n_q, n_k = query.shape[-2], key.shape[-2]
     left, right, _ = limits(window, is_causal, align, n_q, n_k)
-    return left is right is None or [left, right] in table()["limits"]
+    return left is right is None or [left, right] in TABLE["limits"]

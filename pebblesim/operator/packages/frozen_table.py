@@ -129,7 +129,7 @@ class Table:
 
 def _ranked(way: str, dims: planning.Dims, heads: int, pattern: Pattern, card: Card) -> Iterator[Tiling]:
     """The kernels for some sizes, the fastest first, up to the first that is for all calls of its class."""
-    _, found = planning.ranked_for(way, dims, heads, TYPE, pattern, planning.ROOM, card)
+    _, found = planning.ranked_for(planning.Pass(way, dims, heads, TYPE, pattern, planning.ROOM, card))
     for each in found:
         yield each.tiling
         if not each.tiling.gluon and not each.tiling.even and each.tiling.domain.same_bits:

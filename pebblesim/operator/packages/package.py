@@ -128,8 +128,8 @@ def modules(asked: Asked) -> dict[str, str]:
 def _about(asked: Asked) -> str:
     widths, shared = (" and ".join(map(str, each)) for each in (asked.widths, asked.shared))
     return (
-        f"Attention by kernels that pebblesim chose for {asked.card.name}: head dimensions {widths}, {shared} heads of "
-        "queries on each head of keys."
+        f"Attention by kernels that pebblesim chose for {asked.card.name}: head dimensions {widths}, {shared} query "
+        "heads for each KV head."
     )
 
 

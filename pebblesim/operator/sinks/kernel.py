@@ -5,50 +5,28 @@ Only what launches kernels imports it, since it needs Triton.
 
 from __future__ import annotations
 
-from math import e, log2
-
-import triton
-import triton.language as tl
 from torch import Tensor
 
-from pebblesim.kernels.passes.sinks import HIGHEST
+from pebblesim.kernels.module import module_of
+from pebblesim.kernels.passes.sums_of_sinks import NUMBERS, sum_of_sinks
 from pebblesim.operator.launching.fresh import fresh
 from pebblesim.operator.launching.launch import Kernel
 
 QUERIES, WARPS = 4096, 16
 """Queries that a thread block takes at once, of a head, and its warps."""
 
-SIDE, TO_BASE_2, MOST = tl.constexpr(QUERIES), tl.constexpr(log2(e)), tl.constexpr(HIGHEST)
+TEXT = f"""
+import triton
+import triton.language as tl
+{sum_of_sinks("triton")}
 
-NUMBERS = ["queries", "n", "kv_heads", "shared", "each", "v_row", "L_row", "apart"]
+@triton.jit(do_not_specialize={[*NUMBERS]})
+def sums(v, L, s, made, {", ".join(NUMBERS)}):
+    sum_of_sinks(v, L, s, made, tl.program_id(0), tl.program_id(1), {", ".join(NUMBERS)}, {QUERIES})
+"""
 
-
-@triton.jit(do_not_specialize=NUMBERS)
-def sums(v, L, s, made, queries, n, kv_heads, shared, each, v_row, L_row, apart):  # type: ignore[no-untyped-def]
-    """The sum over `queries`, n of each batch, of a head and of a group of batches with the same sinks; rows of L have
-    numbers of `shared` heads, and those of v of `each`, a part of them.
-
-    Batches are found by a division in float32, which is off by one at most; of integers it would take longer than the
-    rest.
-    """
-    head, group = tl.program_id(0), tl.program_id(1)
-    sink = tl.minimum(tl.load(s + group * apart + head).to(tl.float32) * TO_BASE_2, MOST)
-    total = tl.zeros([SIDE], tl.float32)
-    for first in range(0, queries, SIDE):
-        number = first + tl.arange(0, SIDE)
-        inside = number < queries
-        batch = (number.to(tl.float32) / n).to(tl.int32)
-        batch += tl.where(batch * n > number, -1, tl.where((batch + 1) * n <= number, 1, 0))
-        heads = (group * (queries // n) + batch).to(tl.int64) * kv_heads * shared + head  # those before this one
-        i = number - batch * n
-        less = tl.load(v + heads // each * v_row + i * each + head % each, mask=inside, other=0.0)
-        of_query = tl.load(L + heads // shared * L_row + i * shared + head % shared, mask=inside, other=0.0)
-        share = tl.where(of_query == float("-inf"), 0.0, tl.math.exp2(sink - of_query))
-        total -= tl.where(inside, share * less, 0.0)
-    tl.store(made + group * shared * kv_heads + head, tl.sum(total, axis=0))
-
-
-KERNEL = Kernel(sums)
+MODULE = module_of(TEXT)
+KERNEL = Kernel(MODULE.sums)
 
 
 def summed(v: Tensor, L: Tensor, sinks: Tensor, kv_heads: int) -> Tensor:

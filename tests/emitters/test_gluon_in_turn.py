@@ -1,0 +1,92 @@
+"""Blocks with several tiles under a band: each tile once, in rounds from long to short and back, with even shares."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, strategies as st
+
+from pebblesim.advice.tiles import HOPPER, Tiling
+from pebblesim.kernels.key_ranges import KeyRanges
+from pebblesim.language import masks
+from tests.emitters.test_gluon import FORWARD, run, source
+
+DIMS = {"n_q": 500, "n_k": 501, "d_k": 16, "d_v": 16}
+
+TEXT = source(FORWARD, DIMS, {"B_r": 128, "B_c": 64}, "causal", persistent=True)
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("mask", ["causal", "window:40"])
+def test_blocks_with_several_tiles_move_the_words_of_the_count_and_give_the_reference(mask: str) -> None:
+    """Eight tiles of two heads, for the three multiprocessors of the interpreter."""
+    run(FORWARD, DIMS, {"B_r": 128, "B_c": 64}, mask, 2, 5, True)
+
+
+def places(blocks: int, tiles: int) -> list[list[int]]:
+    """The places, from the longest tile on, that each block computes, as the text of a kernel says."""
+    lines = re.findall(r"        place = (gl\.where.*?)(?:  #.*)?\n", TEXT)
+    assert len(lines) == 2 and len(set(lines)) == 1  # of both roles
+    found = []
+    for block in range(blocks):
+        own = []
+        for tile in range(block, tiles, blocks):
+            gl = SimpleNamespace(
+                where=lambda holds, one, two: one if holds else two,
+                cdiv=lambda one, two: -(-one // two),
+                num_programs=lambda axis: blocks,
+            )
+            known = {"gl": gl, "tiles": tiles, "heads": 1, "turn": tile // blocks, "tile": tile}
+            own.append(eval(lines[0], known))
+        found.append(own)
+    return found
+
+
+@given(blocks=st.integers(1, 40), tiles=st.integers(1, 300))
+def test_each_tile_is_computed_once_and_shares_are_even(blocks: int, tiles: int) -> None:
+    """Tiles become shorter by one from place to place; whole rounds in one order would differ by one for each round."""
+    blocks = min(blocks, tiles)
+    found = places(blocks, tiles)
+    assert sorted(place for own in found for place in own) == list(range(tiles))
+    shares = [sum(tiles - place for place in own) for own in found]
+    assert max(shares) - min(shares) <= 2 * blocks
+
+
+def grid(mask: str, d: int, blocks: int, n: int) -> int:
+    """How many blocks `run` launches for so many tiles of 128 rows, on 132 multiprocessors."""
+    dims = {"n_q": 500, "n_k": 501, "d_k": d, "d_v": d}
+    text = source(FORWARD, dims, {"B_r": 128, "B_c": 64}, mask, persistent=True)
+    (launched,) = re.findall(r"\[\((.*), 1\)\]\(Q_tiles", text)
+    triton = SimpleNamespace(cdiv=lambda one, two: -(-one // two))
+    known = {"triton": triton, "heads": 1, "most": 132, "n_q": blocks * 128, "n_k": n, "min": min}
+    return int(eval(launched, known))
+
+
+@pytest.mark.parametrize(
+    ("mask", "d", "blocks", "n", "expected"),
+    [
+        ("causal", 80, 1536, 372, 132),
+        ("causal", 128, 512, 16384, 132),
+        ("causal", 128, 512, 16385, 512),
+        ("causal", 128, 100, 200, 100),  # fewer than multiprocessors
+        ("causal", 256, 600, 600, 132),
+        ("causal", 256, 600, 5000, 600),  # a block streams for long, so that its beginning does not count
+        ("window:40", 256, 600, 5000, 132),
+    ],
+)
+def test_blocks_have_several_tiles_unless_these_stream_for_long(
+    mask: str, d: int, blocks: int, n: int, expected: int
+) -> None:
+    assert grid(mask, d, blocks, n) == expected
+
+
+def test_tiles_say_under_which_masks_their_blocks_have_several() -> None:
+    forward = next(each for each in HOPPER if each.schedule == FORWARD and each.persistent)
+    backward = next(each for each in HOPPER if each.schedule == "flash2-backward-blocked")
+    for mask in (None, "causal", "window:40"):
+        assert forward.options_under(masks.of(mask))["persistent"] is True
+        assert backward.options_under(masks.of(mask))["persistent"] is (mask is None)
+    assert forward.options_under(KeyRanges())["persistent"] is False
+    assert "persistent" not in Tiling(FORWARD, {"B_r": 64, "B_c": 64}).options_under(None)
