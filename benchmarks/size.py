@@ -52,7 +52,7 @@ PARTS = {
         ),
         "gluon/writer",
     ),
-    "Gluon: rows": ("gluon/consumer", "gluon/tables"),
+    "Gluon: rows": ("gluon/consumer", "gluon/tables", "gluon/turns"),
     "Gluon: scores, products": (
         "gluon/parts",
         "gluon/parts_plan",

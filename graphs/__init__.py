@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pebblesim.core.errors import UsageError
+from pebblesim.core.errors import UsageError, as_given
 from pebblesim.core.kinds import check_kind
 from pebblesim.language.problems import problem as find
 
@@ -100,7 +100,7 @@ def _check_option(name: str, value: Any, annotation: str) -> None:
     """
     if annotation in ("str | Iterable[str]", "tuple[str, ...]"):
         if not isinstance(value, Iterable) or not all(isinstance(each, str) for each in value):
-            raise UsageError(f"{name} = {value!r} was given; {name} must be names.")
+            raise UsageError(f"{name} = {as_given(value)} was given; {name} must be names.")
     elif not annotation.startswith("int"):
         check_kind(name, value, annotation)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pebblesim.core.errors import UsageError
+from pebblesim.core.errors import UsageError, as_given
 
 Ids = NDArray[np.int64]
 
@@ -33,7 +33,7 @@ def checked_edges(n: int, edges: ArrayLike, names: Sequence[str] | None = None) 
         UsageError: a vertex is out of range, an edge is not a pair or is given twice, or there is a cycle.
     """
     if isinstance(n, bool) or not isinstance(n, int | np.integer):
-        raise UsageError(f"n = {n!r} was given; n must be the number of vertices, and edges come after it.")
+        raise UsageError(f"n = {as_given(n)} was given; n must be the number of vertices, and edges come after it.")
     if n < 1:
         raise UsageError(f"a graph needs at least one vertex; {n} were given.")
     pairs = checked_ids(n, edges, "edges")

@@ -69,7 +69,9 @@ def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter", config:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the slow tests that a commit is tried with; and as slow the cases whose turn it is not."""
     commit = os.environ.get("COMMIT_OF_TURN", "")
-    slow = {item.nodeid: item for item in items if "slow" in item.keywords and "gpu" not in item.keywords}
+    slow = {
+        item.nodeid: item for item in items if item.get_closest_marker("slow") and not item.get_closest_marker("gpu")
+    }
     for name in in_turn(commit, slow) if commit else ():
         slow[name].add_marker("turn")
     alike = defaultdict[tuple[str, int], dict[str, pytest.Item]](dict)

@@ -45,7 +45,7 @@ def emitted(which: str, groups: int = 3, rows: int = 0) -> str:
     sizes = {"n_q": 2**14, "n_k": 2**14, "d_k": D, "d_v": D, **made.tiling.blocks, SEQUENCES: max(2, made.sequences)}
     sizes["n_q" if which == "c" else "n_k"] = N
     stages, together = made.tiling.stages, made.sequences
-    return gluon(programs.program(at, made), sizes, scale=SCALE, stages=stages, shared=1, at_once=together).text
+    return gluon(programs.program(at, made), sizes, scale=SCALE, stages=stages, shared=1, streams=together).text
 
 
 def changed(text: str, old: str, new: str) -> str:

@@ -77,7 +77,7 @@ def kernels() -> Iterator[tuple[str, Made]]:
         stay, stream = blocks.values()
         lengths = (64 * KEYS, KEYS) if which == programs.FORWARD else (KEYS, 64 * KEYS)
         sizes = {**dict(zip(("n_q", "n_k"), lengths, strict=True)), "d_k": D, "d_v": D, "R": 2, **blocks}
-        source = gluon(program, sizes, scale=D**-0.5, shared=1, stages=made.tiling.stages, at_once=made.sequences)
+        source = gluon(program, sizes, scale=D**-0.5, shared=1, stages=made.tiling.stages, streams=made.sequences)
         vectors = frozenset({"L", "v"})
         yield name, Made(source.text, source.kernels[-1].name, vectors, (), stay * stream / 128, made.sequences)
     made = programs.at_once(KEYS)

@@ -1,6 +1,6 @@
 """What a forward pass of the kernels for Hopper loses: tiles, orders of tiles, blocks with several tiles, narrow sums.
 
-python benchmarks/gpu/forward_variants.py -o FOLDER --time-limit 60 [--part changes …]
+python benchmarks/gpu/forward_variants.py -o FOLDER --time-limit 60 [--part several …]
 
 Each row of FOLDER/forward_variants.jsonl is a shape and a variant of its kernel:
 microseconds on the card alone, the median of rounds in which the variants of a shape alternate, TFLOP/s, the clock and
@@ -30,7 +30,8 @@ class Variant:
 
     Attributes:
         rows, keys, stages: its tiles, and slots of its rings.
-        several: whether blocks have several tiles: "", "where even" as `run` says, or "everywhere".
+        several: whether there are as many blocks as multiprocessors, each with several tiles.
+        as_taken: whether there are where `run` says so, for tiles that do not stream for long.
         apart: whether exponentials are kept before the wait for the product that was put off.
         no_turns: whether warpgroups with narrow sums take no turns at the tensor cores.
         scaled_late: whether O is multiplied by its factor behind the next scores' products, and not before them.
@@ -43,7 +44,8 @@ class Variant:
     rows: int
     keys: int
     stages: int
-    several: str = ""
+    several: bool = False
+    as_taken: bool = False
     apart: bool = False
     no_turns: bool = False
     scaled_late: bool = False
@@ -55,7 +57,7 @@ class Variant:
 
     def __str__(self) -> str:
         named = [f"{self.rows} x {self.keys}, {self.stages} stages"]
-        named += [f"several tiles a block {self.several}"] * bool(self.several)
+        named += ["several tiles a block" + " everywhere" * (not self.as_taken)] * self.several
         named += ["exponentials apart"] * self.apart + ["no turns"] * self.no_turns
         named += ["scaled late"] * self.scaled_late + [f"{self.together} heads together"] * (self.together > 0)
         named += ["even"] * self.even + [f"{self.held:.0%} of registers"] * (self.held > 0)
@@ -79,66 +81,71 @@ def of_tiles(d: int) -> tuple[Variant, ...]:
     """Other tiles, and blocks with several of them."""
     tiles = [(128, 128, 2), (128, 64, 3), (192, 64, 3), (192, 64, 2)]
     tiles += [(128, 128, 3), (192, 128, 2)] if d == 64 else []
-    found = [TAKEN[d], replace(TAKEN[d], several="everywhere")]
-    found += [Variant(*each, several=several) for each in tiles for several in ("", "everywhere")]
+    found = [TAKEN[d], replace(TAKEN[d], several=True)]
+    found += [Variant(*each, several=several) for each in tiles for several in (False, True)]
     found += [Variant(192, 128, stages, held=0.86) for stages in (2, 3) if d == 64]
     return tuple(dict.fromkeys(found))
 
 
 def masked(d: int) -> tuple[Variant, ...]:
-    """What was taken under masks, and each of the changes: the third is taken now."""
-    taken, several = TAKEN[d], replace(TAKEN[d], several="where even")
-    found = [taken, several, replace(several, apart=True), replace(several, apart=True, several="everywhere")]
-    found += [replace(taken, apart=True), replace(several, apart=True, scaled_late=True)]
-    found += [replace(several, no_turns=True), replace(several, no_turns=True, apart=True)] * (d == 64)
-    return tuple(found)
+    """Blocks with one tile under masks, as before, with several, and with exponentials kept apart."""
+    taken, several = TAKEN[d], replace(TAKEN[d], several=True)
+    return (taken, several, replace(taken, apart=True), replace(several, apart=True))
 
 
 def dense(d: int) -> tuple[Variant, ...]:
-    """What was taken without a mask, and each of the changes."""
-    taken = replace(TAKEN[d], several="everywhere")
+    """What is taken without a mask, with exponentials kept apart, and with O scaled late."""
+    taken = replace(TAKEN[d], several=True)
     apart = replace(taken, apart=True, no_turns=d == 64)
     return (taken, apart, replace(apart, scaled_late=True))
 
 
+def orders(d: int) -> tuple[Variant, ...]:
+    several = replace(TAKEN[d], several=True)
+    return (TAKEN[d], several, replace(several, as_taken=True))
+
+
+MASKED = (
+    "16,2,1,1107,64,causal",
+    "32,4,4,372,80,causal",
+    "16,4,4,2619,80,causal",
+    "16,1,1,4160,128,causal",
+    "64,8,4,169,128,causal",
+    "1,4,1,16384,64,causal",
+    "4,4,1,4096,64,causal",
+    "2,2,1,7488,64,causal",
+    "32,8,1,512,64,causal",
+    "8,8,4,348,80,causal",
+    "4,8,4,2048,96,causal",
+    "1,4,1,16384,128,causal",
+    "1,4,4,8192,128,causal",
+    "8,4,4,600,256,causal",
+    "2,8,4,5000,256,causal",
+    "4,4,4,3000,128,window:256",
+    "1,4,4,22000,128,window:1024",
+)
+"""Shapes with a mask, whose tiles of rows differ in length."""
+
+DENSE = (
+    "1,4,1,16384,128,none",
+    "16,8,1,500,128,none",
+    "8,1,1,4992,256,none",
+    "1,4,1,16384,64,none",
+    "16,12,2,236,64,none",
+    "1,4,1,16384,96,none",
+    "1,4,1,1331,192,none",
+    "1,4,1,9000,192,none",
+)
+"""Shapes without a mask."""
+
 PARTS: dict[str, dict[str, tuple[Variant, ...]]] = {
+    "several": {
+        name: orders(int(name.split(",")[4]))
+        for name in (*MASKED, "1,8,4,22209,128,causal", "1,8,4,22209,256,causal", "16,8,1,300,192,causal")
+    },
     "changes": {
-        **{
-            name: masked(int(name.split(",")[4]))
-            for name in (
-                "1,8,4,22209,256,causal",
-                "16,2,1,1107,64,causal",
-                "32,4,4,372,80,causal",
-                "16,4,4,2619,80,causal",
-                "16,1,1,4160,128,causal",
-                "64,8,4,169,128,causal",
-                "1,4,1,16384,64,causal",
-                "4,4,1,4096,64,causal",
-                "2,2,1,7488,64,causal",
-                "32,8,1,512,64,causal",
-                "8,8,4,348,80,causal",
-                "4,8,4,2048,96,causal",
-                "1,4,1,16384,128,causal",
-                "1,4,4,8192,128,causal",
-                "8,4,4,600,256,causal",
-                "2,8,4,5000,256,causal",
-                "4,4,4,3000,128,window:256",
-                "1,4,4,22000,128,window:1024",
-            )
-        },
-        **{
-            name: dense(int(name.split(",")[4]))
-            for name in (
-                "1,4,1,16384,128,none",
-                "16,8,1,500,128,none",
-                "8,1,1,4992,256,none",
-                "1,4,1,16384,64,none",
-                "16,12,2,236,64,none",
-                "1,4,1,16384,96,none",
-                "1,4,1,1331,192,none",
-                "1,4,1,9000,192,none",
-            )
-        },
+        **{name: masked(int(name.split(",")[4])) for name in MASKED},
+        **{name: dense(int(name.split(",")[4])) for name in DENSE},
     },
     "long": {
         "1,8,4,22209,256,causal": with_heads(256, 1, 2, 3, 4, 8),
@@ -147,7 +154,7 @@ PARTS: dict[str, dict[str, tuple[Variant, ...]]] = {
         "1,8,4,16384,256,causal": with_heads(256, 1, 2, 3, 4, 8),
         "1,8,8,10486,256,causal": with_heads(256, 1, 2, 3, 4, 8),
         "1,4,1,16384,256,causal": with_heads(256, 1, 2, 4),
-        "1,8,4,22209,256,none": (replace(TAKEN[256], several="everywhere"),),
+        "1,8,4,22209,256,none": (replace(TAKEN[256], several=True),),
     },
     "short": {
         name: of_tiles(int(name.split(",")[4]))
@@ -202,16 +209,16 @@ def text_of(shape: Any, variant: Variant) -> tuple[str, tuple[str, ...]]:
     right = None if shape.mask == "none" else 0
     pattern = Pattern(band_of(left=shape.left, right=right, rows=shape.shared), shape.shared)
     blocks = {"B_r": variant.rows, "B_c": variant.keys}
-    tiling = Tiling("flash2-forward", blocks, stages=variant.stages, gluon=True, persistent=bool(variant.several))
+    tiling = Tiling("flash2-forward", blocks, stages=variant.stages, gluon=True, persistent=variant.several)
     usual, turns, widths = block.MOST_HELD, plan.IN_TURNS, (("d_k", shape.d), ("d_v", shape.d))
     block.MOST_HELD, plan.IN_TURNS = variant.held or usual, 0 if variant.no_turns else turns
     try:
         made = texts.written(tiling, widths, variant.even, False, True, "bfloat16", pattern, shape.d**-0.5)
     finally:
         block.MOST_HELD, plan.IN_TURNS = usual, turns
-    text = made.text if variant.apart else re.sub(r"\n +mbarrier\.wait.*(?=\n +O_\w+, P_late = warp)", "", made.text)
-    if variant.several == "everywhere":
-        text = re.sub(r"min\(blocks, most\) if several else blocks", "min(blocks, most)", text)
+    text = exponentials_apart(made.text) if variant.apart else made.text
+    if variant.several and not variant.as_taken:
+        text = re.sub(r"\[\((min\(.*, most\)) if .* else .*, 1\)\]\(Q_tiles", r"[(\1, 1)](Q_tiles", text)
     if variant.together:
         text = re.sub(r"    together = .*", f"    together = {variant.together}", text)
     text = scaled_late(text) if variant.scaled_late else text
@@ -230,6 +237,21 @@ def scaled_late(text: str) -> str:
             continue
         if issued := re.match(r"(O_\w+) = warpgroup_mma\(P_late", said):
             made.append(f"{indent}{issued[1]} = {factor}[:, None] * {issued[1]}")
+        made.append(line)
+    return "\n".join(made) + "\n"
+
+
+def exponentials_apart(text: str) -> str:
+    """The text with a wait, for what has arrived, before that for the product that was put off.
+
+    ptxas moves exponentials behind a wait for products, but not past the loop of a wait for a barrier.
+    """
+    made, waited = [], ""
+    for line in text.splitlines():
+        if re.match(r"\s+mbarrier\.wait\(V_j_full", line):
+            waited = line
+        if re.match(r"\s+(O_i|O_i_0), P_late = warpgroup_mma_wait", line) and "last_phase" in waited:
+            made += [waited] if line.startswith(waited[: len(waited) - len(waited.lstrip())]) else []
         made.append(line)
     return "\n".join(made) + "\n"
 

@@ -201,25 +201,36 @@ def _errors(torch: Any, attention: Any, batch: int, n: int, row: dict[str, Any])
     }
 
 
+NAMES = {"ours": "sinks", "fixed": "sinks without a gradient", "view": "no sinks, and the gradient of a view of s"}
+
+
 def table(rows: list[dict[str, Any]]) -> None:
-    """Print times of each layer, and the geometric means of what sinks cost."""
+    """Print times of each layer, and the geometric means of what sinks cost, with the least and the most."""
     others = ("flex", "eager") if any("flex" in row["both"] for row in rows) else ("fixed", "view")
     print(f"| batch | n | keys | pass | without | sinks | cost | {' | '.join(others)} |\n|{'---|' * 9}")
     costs: dict[tuple[str, str, str], list[float]] = {}
     for row in sorted(rows, key=lambda row: (row["window"], row["n"])):
         for way in ("forward", "both"):
-            for name in [name for name in ("ours", "fixed", "view") if name in row[way]]:
-                for kind in ("wall_us", "card_us"):
+            for name in [name for name in NAMES if name in row[way]]:
+                for kind in ("card_us", "wall_us"):
                     cost = row[way][name][kind] / row[way]["without"][kind]
                     costs.setdefault((name, way, kind), []).append(cost)
             each = {name: times["wall_us"] for name, times in row[way].items()}
             cells = [f"{each[name] / 1e3:.3f}" if name in each else "" for name in ("without", "ours", *others)]
-            cells.insert(2, f"{costs['ours', way, 'wall_us'][-1]:.2f}")
+            cells.insert(2, f"{each['ours'] / each['without']:.2f}" if "ours" in each else "")
             keys = f"window {WINDOW}" if row["window"] else "causal"
             print("|", " | ".join([str(row["batch"]), f"{row['n']:,}", keys, way, *cells]), "|")
-    for (name, way, kind), values in costs.items():
-        mean, least, most = geometric_mean(values), min(values), max(values)
-        print(f"{name}, {way}, {kind}: {mean:.3f} times without, {least:.3f} to {most:.3f}")
+    print("\n| | forward, card | forward, with launches | both, card | both, with launches |\n|---|---|---|---|---|")
+    for name, said in NAMES.items():
+        found = [
+            costs[name, way, kind]
+            for way in ("forward", "both")
+            for kind in ("card_us", "wall_us")
+            if costs.get((name, way, kind))
+        ]
+        if found:
+            cells = [f"{geometric_mean(each):.3f} ({min(each):.3f} to {max(each):.3f})" for each in found]
+            print("|", " | ".join([said, *cells]), "|")
 
 
 def main() -> None:

@@ -63,6 +63,10 @@ class Part:
 
     # -- what is feasible ---------------------------------------------------------------------------------------------
 
+    def sizes(self, blocks: Blocks) -> tuple[int, ...]:
+        """The sizes of its own blocks."""
+        return tuple([blocks[name] for name in self.cuts])
+
     def fits(self, M: int, blocks: Blocks) -> bool:
         """Whether blocks are feasible; the exact peak is computed only if the bounds on it do not decide this."""
         enough = self.room.most(blocks)
@@ -153,7 +157,7 @@ class Part:
         M = min(M, self.room(sizes | caps))  # no block is larger
         start = tuple(sizes.items())
         blocks = sizes
-        for level in _levels(M - self.room(sizes), names):  # each begins with the one before, which is remembered
+        for level in _levels(self.room(sizes), M, names):  # each begins with the one before, which is remembered
             blocks = _at_level(self, level, tuple(names), start)
         return min(in_order, _enlarged(self, M, blocks, names), key=self.words)
 
@@ -233,12 +237,17 @@ class BlockSearch:
         self.part, self.words, self.M, self.names, self.others = part, words, M, names, others
         self.caps = {name: max(part.cuts[name]) for name in names}
         self.best, self.least = start, words(start)
+        self._seen: set[tuple[int, ...]] = set()  # what was considered
+        self._grown: dict[tuple[str, tuple[int, ...]], int] = {}
 
     def consider(self, blocks: Blocks) -> bool:
         """Accept blocks as the best so far if they are feasible and better; return whether they are."""
+        if (sizes := self.part.sizes(blocks)) in self._seen:
+            return False  # what is best only becomes better
+        self._seen.add(sizes)
         blocks = blocks | {name: self._smaller(name, blocks[name]) for name in self.names}
-        words = self.words(blocks)
-        if words >= self.least or not self.part.fits(self.M, blocks):
+        words = self.words.fewer(blocks, self.least)
+        if words is None or not self.part.fits(self.M, blocks):
             return False
         self.best, self.least = blocks, words
         return True
@@ -290,8 +299,11 @@ class BlockSearch:
         return self.others | {name: min(size, cap) for name, cap in self.caps.items()}
 
     def _with_largest(self, blocks: Blocks, name: str) -> Blocks:
-        size = self.part.largest(self.M, lambda size: blocks | {name: size}, self.caps[name])
-        return blocks | {name: max(1, size)}
+        key = name, self.part.sizes(blocks | {name: 1})
+        if key not in self._grown:
+            size = self.part.largest(self.M, lambda size: blocks | {name: size}, self.caps[name])
+            self._grown[key] = max(1, size)
+        return blocks | {name: self._grown[key]}
 
     def _steps(self, divisor: int | None, regrow: bool) -> Iterator[Blocks]:
         """Yield neighbours of the best blocks: a part of their size away, or with one tile more or less."""
@@ -370,23 +382,23 @@ class BlockSearch:
         return high | sizes
 
 
-def _levels(room: int, names: Sequence[str]) -> Iterator[int]:
-    """Yield the words up to this number, besides those that the smallest blocks need, for which "fit" looks for blocks.
+def _levels(needed: int, M: int, names: Sequence[str]) -> list[int]:
+    """Return the caches up to M for which "fit" looks for blocks, of which the smallest need `needed` words.
 
-    They are powers of two; for few blocks also 3, 6, 12, …
+    They are powers of two, as people give M, and these beside what is needed, where blocks grow many times within one
+    power of two. For few blocks they are also 3, 6, 12, …
     """
-    for power in range(room.bit_length()):
-        yield 1 << power
-        if len(names) <= FEW_NAMES and 2 <= 3 << power >> 1 <= room:
-            yield 3 << power >> 1
+    steps = [1 << power for power in range(M.bit_length())]
+    if len(names) <= FEW_NAMES:
+        steps += [3 * step for step in steps]
+    return sorted({level for base in (0, needed) for step in steps if needed < (level := base + step) <= M})
 
 
 @lru_cache(maxsize=2048)  # for every M above that level
-def _at_level(part: Part, level: int, names: tuple[str, ...], start: tuple[tuple[str, int], ...]) -> Blocks:
-    """Return good blocks for so many words besides those that `start` needs, no worse than those for fewer words."""
+def _at_level(part: Part, M: int, names: tuple[str, ...], start: tuple[tuple[str, int], ...]) -> Blocks:
+    """Return good blocks for a cache of so many words, no worse than those for fewer; `start` are the smallest."""
     sizes = dict(start)
-    M = part.room(sizes) + level
-    below = max(_levels(level - 1, names), default=0)
+    below = max(_levels(part.room(sizes), M - 1, names), default=0)
     smaller = _enlarged(part, M, _at_level(part, below, names, start) if below else sizes, names)
     if part.words(smaller) <= part.least(M):
         return smaller
@@ -417,8 +429,8 @@ def _enlarged(part: Part, M: int, blocks: Blocks, names: Sequence[str]) -> Block
                 continue
             if not part.fits(M, larger):
                 break
-            before, words = larger, part.words(larger)
-            if words < least:
+            before = larger
+            if (words := part.words.fewer(larger, least)) is not None:
                 best, least = larger, words
     return best
 

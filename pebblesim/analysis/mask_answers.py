@@ -18,6 +18,7 @@ class RememberedMask(Mask):
         self._tiles: dict[tuple[Grid, TileRange, TileRange], int] = {}
         self._copies: dict[tuple[Grid, Copies, Copies], int] = {}
         self._pairs: dict[tuple[int, int | None], int] = {}
+        self._covered: dict[tuple[bool, Grid, int, int], int] = {}
 
     def tiles(self, grid: Grid, rows: TileRange, columns: TileRange) -> int:
         key = grid, rows, columns
@@ -47,15 +48,20 @@ class RememberedMask(Mask):
 
     def widths(self, grid: Grid, least: int, most: int) -> int:
         """Return a lower bound on the sum, over tiles of `least` to `most` rows, of the columns that each one sees."""
-        if isinstance(self.mask, Band):
-            return _Side.of_rows(self.mask, grid).covered(least, most)
-        return -(-self.pairs(*grid) // most)
+        return self._lines_seen(True, grid, least, most)
 
     def heights(self, grid: Grid, least: int, most: int) -> int:
         """Return a lower bound on the sum, over tiles of `least` to `most` columns, of the rows that see each one."""
-        if isinstance(self.mask, Band):
-            return _Side.of_columns(self.mask, grid).covered(least, most)
-        return -(-self.pairs(*grid) // most)
+        return self._lines_seen(False, grid, least, most)
+
+    def _lines_seen(self, by_rows: bool, grid: Grid, least: int, most: int) -> int:
+        if not isinstance(self.mask, Band):
+            return -(-self.pairs(*grid) // most)
+        key = by_rows, grid, least, most
+        if key not in self._covered:
+            side = _Side.of_rows if by_rows else _Side.of_columns
+            self._covered[key] = side(self.mask, grid).covered(least, most)
+        return self._covered[key]
 
     def area(self, grid: Grid, tall: tuple[int, int], wide: tuple[int, int]) -> int:
         """Return a lower bound on the pairs in tiles with an allowed pair, for tiles of sizes between these."""

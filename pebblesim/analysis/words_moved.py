@@ -19,6 +19,9 @@ from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.tile_ranges import TileRange
 
+MOST_KNOWN = 2**16
+"""Most sizes of blocks whose words are remembered at once."""
+
 
 @dataclass(frozen=True)
 class Tiles:
@@ -174,9 +177,29 @@ class Words:
         loops = [node for body in self.masked for node in ir.walk(body) if isinstance(node, ir.Loop)]
         self.blocks = {name for tiles in every for name in _names(tiles)}
         self.blocks |= {loop.range.block for loop in loops if isinstance(loop.range.block, str)}
+        ends = {loop.range.after for loop in loops if isinstance(loop.range.after, str)}
+        self._in_order = sorted(self.blocks | ends)
+        self._known: dict[tuple[int, ...], int] = {}  # a search comes back to the same blocks
 
     def __call__(self, blocks: Sizes) -> int:
         """Return the number of words moved."""
+        sizes = tuple([blocks[name] for name in self._in_order])
+        if (known := self._known.get(sizes)) is not None:
+            return known
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        words = self._known[sizes] = self._counted(blocks)
+        return words
+
+    def fewer(self, blocks: Sizes, than: int) -> int | None:
+        """Return the number of words moved if they are fewer than some, and None otherwise, mostly without counting."""
+        known = not self.masked or tuple([blocks[name] for name in self._in_order]) in self._known
+        if not known and self.least(blocks, blocks) >= than:
+            return None
+        words = self(blocks)
+        return words if words < than else None
+
+    def _counted(self, blocks: Sizes) -> int:
         words = self._total(blocks)
         for pairs, _, rest in self._paired:
             words += rest(blocks) * self._pairs(*pairs, blocks)

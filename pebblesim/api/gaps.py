@@ -18,7 +18,7 @@ from pebblesim.counting.best import best_of
 from pebblesim.counting.compare import compare, runs_of
 from pebblesim.counting.count import OF_WAY, Counted
 from pebblesim.language.problems import problem
-from pebblesim.language.registry import Schedule
+from pebblesim.language.registry import Schedule, get_all
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def gaps(
     sizes = problem_dims(solves, dims)
     shape: dict[str, Any] = dict(sizes)
     rows: list[Counted] = []
-    among = None if schedules is None else list(schedules)
+    among = None if schedules is None else get_all(schedules)
     for words in _range(solves.name, sizes, steps) if M is None else axis("M", M):
         runs = runs_of(solves.name, schedules=among, M=words, blocks=blocks, summation=summation, **shape)
         if (row := best_of(runs, rows[-1].schedule if rows else "")) is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.results import Result
 from pebblesim.core.tables import in_columns
 from pebblesim.language.problems import Problem, problem
@@ -54,6 +55,7 @@ class Glossary(tuple[Entry, ...], Result):
         return "\n".join(in_columns(cells))
 
 
+@checked_kinds()
 def glossary(of: str | Problem, names: Iterable[str] | None = None) -> Glossary:
     """List the tensors of a problem, inputs first.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.results import Result, plain
 from pebblesim.core.tables import in_columns
 from pebblesim.language.problems import PROBLEMS, problem
@@ -72,6 +73,7 @@ def _readings(schedule: Schedule) -> tuple[str, str, str]:
     return schedule.name, letters, f"{schedule.summary}{needs}"
 
 
+@checked_kinds()
 def list(problem_name: str | None = None) -> Listing:
     """List the schedules of a problem, or of all problems.
 

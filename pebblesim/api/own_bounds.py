@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from pebblesim.analysis.equal_blocks import counts_of_equal_blocks
 from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.sizes import listed
 from pebblesim.dags.optimum import optimum
 from pebblesim.dags.optimum_states import RULES
@@ -32,6 +33,7 @@ COUNTED: Final = ((64, 8), (64, 64), (4096, 64), (2**20, 128))
 """Sizes n and d at which a bound for a problem is compared with counts."""
 
 
+@checked_kinds()
 def bound(
     function: Callable[..., Any] | None = None, *, problem: str | None = None, rules: tuple[str, ...] = RULES[:2]
 ) -> Any:

@@ -25,7 +25,8 @@ from pebblesim.asymptotics.cones import Cone, Ray, Vector, dot, primitive
 from pebblesim.asymptotics.regions import Limit, Region, minus, plus
 from pebblesim.asymptotics.signs import above_zero, at_least_zero, terms_by_sign
 from pebblesim.asymptotics.verdicts import Piece, Verdict, Witness
-from pebblesim.core.errors import PebblesimError, UsageError
+from pebblesim.core.errors import PebblesimError, UsageError, as_given
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.notation import Expression, comparisons_in, parse, written
 
 Cells = list[tuple[Region, Vector | None]]
@@ -38,6 +39,7 @@ class Undecided(PebblesimError):
     """The bounds on an expression that may cancel are too far apart to decide."""
 
 
+@checked_kinds()
 def decide(
     f: Expression,
     relation: str,
@@ -71,7 +73,7 @@ def decide(
         UsageError: an expression or region is of a kind that cannot be decided.
     """
     if relation not in RELATIONS:
-        raise UsageError(f"relation {relation!r} was given; it is one of {', '.join(RELATIONS)}.")
+        raise UsageError(f"relation {as_given(relation)} was given; it is one of {', '.join(RELATIONS)}.")
     relation = RELATIONS[relation]
     rules = {name: parse(rule) for name, rule in (where or {}).items()}
     problem = _Problem.of(parse(f), parse(g), region, rules)

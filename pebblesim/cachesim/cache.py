@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pebblesim.cachesim.result import CLOSE, Cached, CacheTable
 from pebblesim.core.errors import Infeasible, UnknownName, UsageError
-from pebblesim.core.kinds import checked_kinds
+from pebblesim.core.kinds import check_kind, checked_kinds
 from pebblesim.core.sizes import bytes_of, several, whole
 from pebblesim.core.units import Traffic
 from pebblesim.counting.arguments import AnyMask, BlockRule
@@ -73,6 +73,8 @@ def _check_stream(machine: str, grain: str, ways: int | None, dtype: str) -> Non
     Raises:
         UsageError: there are no such machines, grains, ways or types.
     """
+    for name, value in (("machine", machine), ("grain", grain)):
+        check_kind(name, value, "str")
     if machine not in ("uses", "moves") or grain not in ("tiles", "words"):
         raise UsageError(f"machine {machine!r}, grain {grain!r}: use uses or moves, and tiles or words.")
     if ways is not None:

@@ -132,7 +132,7 @@ def l2(
     given = at_once if isinstance(at_once, Iterable) else [at_once]
     several = [whole("at_once", each) for each in given]
     if not several:
-        raise UsageError(f"at_once = {at_once!r} was given; at_once must be a whole number, or one for each launch.")
+        raise UsageError("at_once = () was given; at_once must be a whole number, or one for each launch.")
     most_at_once = max(several)
     if partitions not in (1, 2):
         raise UsageError(f"partitions = {partitions} was given; an L2 has 1 or 2.")

@@ -19,7 +19,7 @@ from pebblesim.cachesim.requests import (
     Stream,
     StreamInParts,
 )
-from pebblesim.core.errors import UsageError
+from pebblesim.core.errors import UsageError, as_given
 
 if TYPE_CHECKING:
     from pebblesim.graphs.cdag import Cdag
@@ -85,7 +85,10 @@ def of_graph(graph: Cdag, order: Any = None) -> Stream:
     """
     there = np.zeros(graph.vertices, bool)
     there[np.asarray(graph.inputs, np.int64)] = True
-    computed = np.arange(graph.vertices) if order is None else np.asarray(order, np.int64)
+    try:
+        computed = np.arange(graph.vertices) if order is None else np.array(order, np.int64, ndmin=1)
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(f"order = {as_given(order)} was given; order must be the numbers of vertices.") from None
     if len(computed) and (computed.min() < 0 or computed.max() >= graph.vertices):
         raise UsageError(f"the order names a vertex that the graph does not have; it has 0 … {graph.vertices - 1}.")
     computed = computed[~there[computed]]

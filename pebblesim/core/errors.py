@@ -4,6 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+MOST_LETTERS = 100
+"""The most letters of a value in a message; more would hide the sentence."""
+
+
+def as_given(value: object) -> str:
+    """Return how Python writes a value, in one line of at most `MOST_LETTERS` letters.
+
+    >>> as_given("x" * 1000)
+    "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"
+    """
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # Python writes no number of more than 4,300 digits
+        text = f"a number of {value.bit_length():,} bits" if isinstance(value, int) else f"a {type(value).__name__}"
+    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}…"
+
 
 class PebblesimError(Exception):
     """Base class of all errors that pebblesim raises; the command line prints the message and exits with 2."""
@@ -57,4 +73,4 @@ class UnknownName(UsageError):
         more = f", and {len(names) - self.SHOWN} more" if len(names) > self.SHOWN else ""
         known_names = f"known: {shown}{more}." if names else "there are none."
         hint = f"did you mean {self.near!r}?" if self.near else known_names
-        super().__init__(f"no {kind} is called {name!r}; {hint}")
+        super().__init__(f"no {kind} is called {as_given(name)}; {hint}")

@@ -10,7 +10,7 @@ import sympy
 from sympy.printing.str import StrPrinter
 
 from pebblesim.core.arithmetic import function_of, names_in
-from pebblesim.core.errors import UsageError
+from pebblesim.core.errors import UsageError, as_given
 
 Expression: TypeAlias = "str | int | sympy.Expr"
 
@@ -34,7 +34,7 @@ def parse(expression: Expression) -> sympy.Expr:
         UsageError: the text is not a valid expression.
     """
     if not isinstance(expression, str):
-        parsed = sympy.sympify(expression)
+        parsed = _not_text(expression)
         return parsed.xreplace({known: sympy.Symbol(known.name) for known in parsed.free_symbols})
     known = "+, -, *, /, **, sqrt, Min, Max, ceiling, floor"
     functions = {name: getattr(sympy, name) for name in ("sqrt", "Min", "Max", "ceiling", "floor", "Rational")}
@@ -43,7 +43,17 @@ def parse(expression: Expression) -> sympy.Expr:
         evaluate = function_of(expression, names, {"number": sympy.sympify, **functions})
         return sympy.sympify(evaluate(*map(sympy.Symbol, names)), strict=True)
     except (sympy.SympifyError, TypeError, ValueError, SyntaxError) as error:
-        raise UsageError(f"{expression!r} is not a valid expression in {known}: {error}") from None
+        raise UsageError(f"{as_given(expression)} is not a valid expression in {known}: {error}") from None
+
+
+def _not_text(expression: object) -> sympy.Expr:
+    try:
+        parsed = sympy.sympify(expression, strict=True)
+    except (sympy.SympifyError, TypeError, ValueError):
+        parsed = None
+    if not isinstance(parsed, sympy.Expr):
+        raise UsageError(f"{as_given(expression)} was given; an expression is a text, a number or one of sympy's.")
+    return parsed
 
 
 def comparisons_in(region: str) -> Iterator[tuple[sympy.Expr, sympy.Expr]]:

@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from math import isqrt
+from operator import index
 from typing import Any
 
 from pebblesim.core.arithmetic import Arithmetic, function_of
-from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.errors import UnknownName, UsageError, as_given
 
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
 """Bytes in a word of each data type."""
@@ -75,11 +76,10 @@ def whole(what: str, value: Any) -> int:
     Raises:
         UsageError: it is not; the message calls it `what`.
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
-        raise UsageError(f"{what} = {value!r} was given; {what} must be a whole number, 1 or more.")
-    if value > LARGEST:
+    number = _at_least(what, value, 1)
+    if number > LARGEST:
         raise UsageError(f"{what} is larger than 2^256; sizes go up to there.")
-    return int(value)
+    return number
 
 
 def whole_or_zero(what: str, value: Any) -> int:
@@ -88,9 +88,27 @@ def whole_or_zero(what: str, value: Any) -> int:
     Raises:
         UsageError: it is not.
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
-        raise UsageError(f"{what} = {value!r} was given; {what} must be a whole number, 0 or more.")
-    return int(value)
+    return _at_least(what, value, 0)
+
+
+def as_whole(value: Any) -> int | None:
+    """Return a whole number of any type as Python's; None for what is none, such as a flag or an array.
+
+    >>> import numpy as np
+    >>> as_whole(np.int64(4)), as_whole(4.0), as_whole(True)
+    (4, None, None)
+    """
+    try:
+        return None if isinstance(value, bool) else index(value)
+    except TypeError:
+        return None
+
+
+def _at_least(what: str, value: Any, least: int) -> int:
+    number = as_whole(value)
+    if number is None or number < least:
+        raise UsageError(f"{what} = {as_given(value)} was given; {what} must be a whole number, {least} or more.")
+    return number
 
 
 def whole_groups(heads: int, kv_heads: Any) -> None:
@@ -283,7 +301,8 @@ def check_rule(rule: object) -> None:
         UsageError: it is not.
     """
     if not isinstance(rule, str | Mapping):
-        raise UsageError(f"blocks = {rule!r} was given; give 'fit', 'paper' or 'best', or sizes such as {{'B_r': 64}}.")
+        rules = "'fit', 'paper' or 'best', or sizes such as {'B_r': 64}"
+        raise UsageError(f"blocks = {as_given(rule)} was given; give {rules}.")
 
 
 def evaluate_rule(rule: str, values: Mapping[str, int]) -> int:

@@ -17,7 +17,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.errors import UnknownName, UsageError, as_given
+from pebblesim.core.sizes import as_whole
 from pebblesim.graphs.cdag import Cdag
 
 Ints = NDArray[np.int64]
@@ -92,8 +93,9 @@ def generate(name: str, /, **parameters: Any) -> Cdag:
 def _sizes(least: int = 1, **named: Any) -> None:
     """Refuse sizes that are not whole numbers, or too small."""
     for name, value in named.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise UsageError(f"{name} = {value!r} was given; {name} must be a whole number, {least} or more.")
+        number = as_whole(value)
+        if number is None or number < least:
+            raise UsageError(f"{name} = {as_given(value)} was given; {name} must be a whole number, {least} or more.")
 
 
 def _room(vertices: int) -> None:
@@ -320,7 +322,9 @@ def _matrix(matrix: Any) -> tuple[tuple[int, int], Ints, Ints]:
     else:
         entries = np.asarray(matrix)
         if entries.dtype.kind not in "biufc":
-            raise UsageError(f"matrix = {matrix!r} was given; it takes the name of a file, or an array of numbers.")
+            raise UsageError(
+                f"matrix = {as_given(matrix)} was given; it takes the name of a file, or an array of numbers."
+            )
         shape, (r, c) = entries.shape, np.nonzero(entries) if entries.ndim == 2 else (None, None)
     if len(shape) != 2 or 0 in shape:
         raise UsageError(f"the matrix has shape {tuple(shape)}; it must have rows and columns.")

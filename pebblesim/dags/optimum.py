@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.core.errors import PebblesimError, UnknownName, UsageError
+from pebblesim.core.errors import PebblesimError, UnknownName, UsageError, as_given
 from pebblesim.core.memory import available_memory
 from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import quantity, whole
@@ -138,7 +138,7 @@ def optimum(
         )
     M = whole("M", M)
     if seconds is not None and (not isinstance(seconds, int | float) or not seconds > 0):
-        raise UsageError(f"seconds = {seconds!r} was given; give a number, more than 0.")
+        raise UsageError(f"seconds = {as_given(seconds)} was given; give a number, more than 0.")
     task = Task(graph, M, rules)
     _compile(rules)
     began = time.monotonic()

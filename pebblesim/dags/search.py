@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.core.errors import PebblesimError, UnknownName, UsageError
+from pebblesim.core.errors import PebblesimError, UnknownName, UsageError, as_given
 from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import quantity, whole, whole_or_zero
@@ -149,7 +149,7 @@ def pebble(
         raise UnknownName("rule set", rules, RULES)
     M, seed = whole("M", M), whole_or_zero("seed", seed)
     if not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
-        raise UsageError(f"seconds = {seconds!r} was given; give a number, 0 or more.")
+        raise UsageError(f"seconds = {as_given(seconds)} was given; give a number, 0 or more.")
     if steps is not None:
         steps = whole("steps", steps)
     compile_search(rules)

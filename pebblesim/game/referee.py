@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.core.errors import PebblesimError, UnknownName, UsageError
-from pebblesim.core.kinds import checked_kinds
+from pebblesim.core.errors import PebblesimError, UnknownName, UsageError, as_given
+from pebblesim.core.kinds import check_kind, checked_kinds
 from pebblesim.core.sizes import quantity
 from pebblesim.game.board import RED_BIT, Board, Row
 from pebblesim.game.moves import COMPUTE, KINDS, READ, WRITE, as_chunk, unpack
@@ -344,6 +344,9 @@ def referee(
         IllegalMove: at the first illegal move, if `strict`.
         UnknownName, UsageError: as for `Referee`, or the stream holds something other than arrays of int64.
     """
+    check_kind("graph", graph, "Cdag")
+    if not isinstance(stream, Iterable) or getattr(stream, "ndim", 1) == 0:  # numpy's numbers say that they are
+        raise UsageError(f"stream = {as_given(stream)} was given; stream must be arrays of moves.")
     game = Referee(graph, M, rules)
     try:
         for chunk in stream:

@@ -118,13 +118,6 @@ class Wait(Statement):
     phase: Term
 
 
-class Keep(Statement):
-    """Keep what is computed before in front of what follows, by a wait for a phase of a barrier that has passed."""
-
-    barrier: Term
-    phase: Term
-
-
 class Arrive(Statement):
     """Arrive at a barrier, for so many who do."""
 
@@ -350,7 +343,7 @@ def _of_gluon(each: Statement, language: Language) -> str:
         return text(own(function, *args, **named), language)
 
     match each:
-        case Wait(barrier=barrier, phase=phase) | Keep(barrier=barrier, phase=phase):
+        case Wait(barrier=barrier, phase=phase):
             return says("mbarrier.wait", barrier, phase)
         case Arrive(barrier=barrier, count=count):
             return says("mbarrier.arrive", barrier, count=count)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pebblesim.core.errors import UsageError
+from pebblesim.core.errors import UsageError, as_given
 from pebblesim.core.files import load_numpy
 from pebblesim.core.sizes import parse_size, separated
 from pebblesim.language.mask_kinds import (
@@ -109,7 +109,7 @@ def from_text(text: str) -> Mask | None:
         return _packed(text, numbers[0], numbers[1:])
     if text.endswith(".npy"):
         return from_array(_load(text), Path(text).name)
-    raise UsageError(f"mask {text!r} is not known; it is {KNOWN}.")
+    raise UsageError(f"mask {as_given(text)} is not known; it is {KNOWN}.")
 
 
 def from_array(table: Array, name: str = "blocks", size: tuple[int, int] | None = None) -> BlockMask:

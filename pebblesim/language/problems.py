@@ -15,7 +15,8 @@ from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
 from pebblesim.core.arithmetic import Arithmetic, function_of
-from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.errors import UnknownName, UsageError, as_given
+from pebblesim.core.kinds import check_kind
 from pebblesim.language.catalogue import Catalogue, place
 from pebblesim.language.program import Pairs, grid
 
@@ -255,7 +256,7 @@ class Problem:
         except (TypeError, ValueError):
             factor = nan
         if not isfinite(factor):
-            raise UsageError(f"scale = {scale!r} was given; it is a finite number, or {ROOTS[0]} by this name.")
+            raise UsageError(f"scale = {as_given(scale)} was given; it is a finite number, or {ROOTS[0]} by this name.")
         if factor != 1 and not names:
             raise UsageError(f"problem {self.name!r} has no scores that could be multiplied; leave the scale out.")
         return factor
@@ -351,6 +352,8 @@ def problem(name: str, **declared: Any) -> Problem:
         if name not in PROBLEMS:
             raise UnknownName("problem", name, PROBLEMS)
         return PROBLEMS[name]
+    for given, value in (("name", name), *declared.items()):
+        check_kind(given, value, Problem.__annotations__.get(given, ""))
     try:
         made = Problem(name, **declared)
     except TypeError as error:

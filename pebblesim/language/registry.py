@@ -21,6 +21,7 @@ from typing import Any, SupportsIndex
 from weakref import WeakKeyDictionary
 
 from pebblesim.core.errors import LeftOut, TraceError, UnknownName, UsageError
+from pebblesim.core.kinds import checked_kinds
 from pebblesim.language import machine as language
 from pebblesim.language.catalogue import Catalogue, is_built_in, place
 from pebblesim.language.loops import asks_a_mask, in_parts, in_whole_tiles
@@ -193,6 +194,7 @@ _REFUSED: WeakKeyDictionary[Callable[..., None], str] = WeakKeyDictionary()
 SCHEDULES: Catalogue[Schedule] = Catalogue("pebblesim.schedules")
 
 
+@checked_kinds()
 def schedule(
     *,
     problem: str,

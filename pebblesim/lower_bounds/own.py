@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pebblesim.core.errors import PebblesimError, UsageError
+from pebblesim.core.errors import PebblesimError, UsageError, as_given
+from pebblesim.core.sizes import as_whole
 from pebblesim.language.masks import Mask
 from pebblesim.language.problems import Problem, problem
 from pebblesim.lower_bounds.bounds import Formulation, LowerBound, best, largest
@@ -47,12 +48,13 @@ class OwnBound:
             raise
         except Exception as error:
             raise UsageError(f"{self.name} fails on {where}: {type(error).__name__}: {error}.") from error
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
+        number = as_whole(value)
+        if number is None:
             raise UsageError(
-                f"{self.name} gives {value!r} for {where}; a bound is a whole number of words; return "
+                f"{self.name} gives {as_given(value)} for {where}; a bound is a whole number of words; return "
                 "math.ceil(…) of it."
             )
-        return int(value)
+        return number
 
     @property
     def source(self) -> str:

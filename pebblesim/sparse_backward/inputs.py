@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.core.errors import UsageError
+from pebblesim.core.errors import UsageError, as_given
 from pebblesim.core.files import load_arrays, load_numpy, names_of_arrays, reading
 from pebblesim.core.kinds import checked_kinds
 from pebblesim.core.memory import readable, shortage
@@ -66,7 +66,7 @@ def synthetic_head(
         ("noise", noise, "0 or more"),
     ):
         if not 0 <= value < float("inf") or (value == 0 and allowed == "above 0"):
-            raise UsageError(f"{name} = {value!r} was given; {name} must be a finite number, {allowed}.")
+            raise UsageError(f"{name} = {as_given(value)} was given; {name} must be a finite number, {allowed}.")
     check_room(n, d, arrays=12)
     rng = np.random.default_rng(whole_or_zero("seed", seed))
     pairs = (d - 1) // 4

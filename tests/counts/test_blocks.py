@@ -649,6 +649,20 @@ def test_blocks_that_compete_under_a_mask_waste_few_words(name: str, n: int, d: 
     assert best <= fit <= 1.04 * best
 
 
+@pytest.mark.parametrize(
+    ("name", "n", "d", "M"),
+    [
+        pytest.param("first-keys-by-columns", 65_536, 128, 2**24, marks=pytest.mark.slow),  # a quarter more words
+        pytest.param("projected-first-keys-by-columns", 8_192, 32, 2**19, marks=pytest.mark.slow),
+        ("first-rows-by-columns", 16_384, 16, 2**18),
+    ],
+)
+def test_blocks_for_a_power_of_two_waste_few_words(name: str, n: int, d: int, M: int) -> None:
+    """Blocks were looked for in caches of a power of two and what the smallest need, so never in one of M words."""
+    fit, best = (ps.count(name, n=n, d=d, M=M, blocks=rule).io for rule in ("fit", "best"))
+    assert best <= fit <= 1.01 * best
+
+
 @strategies.draws(6, 200)
 @given(schedule=st.sampled_from(OWN), data=st.data())
 def test_the_proof_finds_the_best_without_climbing(schedule: Schedule, data: st.DataObject) -> None:

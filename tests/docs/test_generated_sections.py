@@ -4,6 +4,7 @@ import importlib
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,29 @@ def test_a_race_that_nobody_else_wins_has_no_table_of_what_is_behind(
     assert parts["alone"] == "On the card alone, no shape is below 0.95."
     assert "not named (1), abc (1)" in parts["rows"] and "do not count: none." in parts["rows"]
     assert "FlashAttention-4" not in parts["summary"] + SUMMARY.sub("", pages["README.md"]).split("# I have a proof")[0]
+
+
+def test_a_race_goes_on_where_it_was_stopped_or_races_shapes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of other commits are left alone, or their shapes are raced again; each new row names its commit."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    module = importlib.import_module("drawn_race")
+    rows = [{"key": "1/0"}, {"key": "1/1", "commit": "abc"}, {"key": "1/2", "commit": "def"}]
+    (file := tmp_path / "race.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    seen: list[set[str]] = []
+
+    def race(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
+        seen.append(known)
+        yield {"key": "1/3"}
+
+    monkeypatch.setattr(module, "race", race)
+    for given in ([], ["--again"]):
+        monkeypatch.setattr("sys.argv", ["", "-o", str(tmp_path), "--commit", "def", *given])
+        module.main()
+    assert seen == [{"1/0", "1/1", "1/2"}, {"1/2", "1/3"}]
+    new = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()][3:]
+    assert new == [{"key": "1/3", "commit": "def"}] * 2
 
 
 def test_no_sentence_by_hand_counts_the_shapes_of_the_race() -> None:

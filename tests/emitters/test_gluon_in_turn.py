@@ -54,31 +54,32 @@ def test_each_tile_is_computed_once_and_shares_are_even(blocks: int, tiles: int)
     assert max(shares) - min(shares) <= 2 * blocks
 
 
-def grid(mask: str, blocks: int, n: int) -> int:
-    """How many blocks `run` launches for so many tiles of 128 rows of a head, on 132 multiprocessors."""
-    text = source(FORWARD, DIMS, {"B_r": 128, "B_c": 64}, mask, persistent=True)
-    (several,) = re.findall(r"    several = (.*?)  #", text)
-    (launched,) = re.findall(r"\[\((min\(blocks, most\) if several else blocks), 1\)\]", text)
+def grid(mask: str, d: int, blocks: int, n: int) -> int:
+    """How many blocks `run` launches for so many tiles of 128 rows, on 132 multiprocessors."""
+    dims = {"n_q": 500, "n_k": 501, "d_k": d, "d_v": d}
+    text = source(FORWARD, dims, {"B_r": 128, "B_c": 64}, mask, persistent=True)
+    (launched,) = re.findall(r"\[\((.*), 1\)\]\(Q_tiles", text)
     triton = SimpleNamespace(cdiv=lambda one, two: -(-one // two))
-    known = {"triton": triton, "blocks": blocks, "most": 132, "n_q": n, "n_k": n, "n": n, "min": min}
-    return int(eval(launched, known | {"several": eval(several, known)}))
+    known = {"triton": triton, "heads": 1, "most": 132, "n_q": blocks * 128, "n_k": n, "min": min}
+    return int(eval(launched, known))
 
 
 @pytest.mark.parametrize(
-    ("mask", "blocks", "n", "expected"),
+    ("mask", "d", "blocks", "n", "expected"),
     [
-        ("causal", 1536, 372, 132),  # two to three tiles of keys each: beginnings count
-        ("causal", 288, 1107 // 2, 132),
-        ("causal", 512, 16384, 512),  # four rounds of long tiles: shares would differ
-        ("causal", 100, 200, 100),  # fewer than multiprocessors
-        ("window:40", 512, 16384, 132),  # a window's tiles are short, whatever the length
-        ("window:4000", 300, 16384, 300),
+        ("causal", 80, 1536, 372, 132),
+        ("causal", 128, 512, 16384, 132),
+        ("causal", 128, 512, 16385, 512),
+        ("causal", 128, 100, 200, 100),  # fewer than multiprocessors
+        ("causal", 256, 600, 600, 132),
+        ("causal", 256, 600, 5000, 600),  # a block streams for long, so that its beginning does not count
+        ("window:40", 256, 600, 5000, 132),
     ],
 )
-def test_blocks_have_several_tiles_where_beginnings_count_more_than_shares(
-    mask: str, blocks: int, n: int, expected: int
+def test_blocks_have_several_tiles_unless_these_stream_for_long(
+    mask: str, d: int, blocks: int, n: int, expected: int
 ) -> None:
-    assert grid(mask, blocks, n) == expected
+    assert grid(mask, d, blocks, n) == expected
 
 
 def test_tiles_say_under_which_masks_their_blocks_have_several() -> None:

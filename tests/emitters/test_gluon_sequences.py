@@ -35,11 +35,11 @@ def of_keys(side: int) -> ir.Program:
     return part_of(biased(two_passes, ("dK, dV",)), ("dK, dV",))
 
 
-def written(program: ir.Program, n_q: int, n_k: int, side: int, stages: int = 2, at_once: int = 3) -> Any:
+def written(program: ir.Program, n_q: int, n_k: int, side: int, stages: int = 2, streams: int = 3) -> Any:
     """The kernels of a program of `past` for lengths in tiles."""
     blocks = {"B_r": 64, "B_c": side} if "O" in program.outputs else {"B_c": 64, "b_r": side}
     sizes = {"n_q": n_q, "n_k": n_k, "d_k": D, "d_v": D, "R": 2, **blocks}
-    return gluon(program, sizes, "float16", scale=SCALE, stages=stages, shared=1, at_once=at_once), sizes
+    return gluon(program, sizes, "float16", scale=SCALE, stages=stages, shared=1, streams=streams), sizes
 
 
 def by_definition(Q: Any, K: Any, V: Any, dO: Any, bias: Any) -> dict[str, Any]:
@@ -99,9 +99,9 @@ def run(
             counted[what, each] = number * groups * heads
     own = counted["read", name]
     assert own == groups * heads * n_q * n_k
-    tiles, at_once = -(-rows.shape[-2] // 64), how.get("at_once", 3)
+    tiles, streams = -(-rows.shape[-2] // 64), how.get("streams", 3)
     every = groups * heads * sequences
-    each = max(-(-every // max(3 // tiles, 1)), at_once)  # of a block: the interpreter's card has three multiprocessors
+    each = max(-(-every // max(3 // tiles, 1)), streams)  # of a block: the interpreter's card has three multiprocessors
     again = [at for at in range(each, every, each) if at % sequences]  # blocks begin with a head that others have, too
     more = len(again) * rows.shape[-2] * rows.shape[-1]
     assert words["read", name] == own + more
@@ -116,9 +116,9 @@ def test_ragged_rows_columns_and_sequences(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["forward", "backward"])
-@pytest.mark.parametrize(("at_once", "stages"), [(1, 2), (2, 3), (4, 2)])
-def test_sequences_at_a_time_and_stages(way: str, at_once: int, stages: int) -> None:
-    run(way, 64, 96, groups=1, sequences=3, heads=1, side=32, seed=4, at_once=at_once, stages=stages)
+@pytest.mark.parametrize(("streams", "stages"), [(1, 2), (2, 3), (4, 2)])
+def test_sequences_at_a_time_and_stages(way: str, streams: int, stages: int) -> None:
+    run(way, 64, 96, groups=1, sequences=3, heads=1, side=32, seed=4, streams=streams, stages=stages)
 
 
 @pytest.mark.slow
@@ -169,7 +169,7 @@ def test_a_mask_of_the_least_number_of_a_type(wide: bool, monkeypatch: Any) -> N
     bias[5], bias[6, :-1], bias[6, -1], bias[7] = least, least, 0.0, -np.inf
     program = past(of_queries(64))
     sizes = {"n_q": 64, "n_k": 64, "d_k": D, "d_v": D, "R": 2, "B_r": 64, "B_c": 64}
-    text = gluon(program, sizes, "bfloat16", scale=SCALE, shared=1, at_once=3).text
+    text = gluon(program, sizes, "bfloat16", scale=SCALE, shared=1, streams=3).text
     whole, strides = np.broadcast_to(bias, (1, 2, 1, 64, 64)), (64 * D, 64 * D, D, 1)
     given = {"Q": Q, "K": K, "V": V, "bias": whole}
     of = dict.fromkeys("QKV", strides) | {"bias": (64 * 64, 0, 64 * 64, 64, 1)}

@@ -118,7 +118,6 @@ def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_fre
         P = gl.exp2(P * 0.18033688011112042 - gl.where(m_new != float("-inf"), m_new, 0.0)[:, None])
         l_i = m_i * l_i
         l_i += gl.sum(P, axis=1)
-        mbarrier.wait(V_j_full.index(last), last_phase)
         O_i, P_late = warpgroup_mma_wait(0, deps=(O_i, P_late))
         mbarrier.arrive(V_j_free.index(last), count=1)
         O_i = gl.convert_layout(m_i, gl.SliceLayout(1, tile_64))[:, None] * O_i

@@ -39,7 +39,7 @@ TAKE_BLOCKS: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("asked", ASKS)
 def test_what_is_no_name_is_an_unknown_name(asked: str) -> None:
     for wrong in NO_NAMES:
-        with pytest.raises(ps.UsageError, match=r"^no .* is called .*; known: |was given; problem_name must be a text"):
+        with pytest.raises(ps.UsageError, match=r"^no .* is called .*; known: |was given; .* must be (a text|a name)"):
             ASKS[asked](wrong)
 
 

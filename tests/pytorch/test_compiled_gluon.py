@@ -271,28 +271,26 @@ def test_kernels_that_cap_scores_keep_their_tiles_in_registers(
     check(tiles, d, mask, n, tmp_path, monkeypatch, shared, rows, softcap=30.0)
 
 
-def texts_with_sinks(n: int, window: bool, batch: int) -> tuple[str, str]:
-    """The kernels of a backward pass with sinks for layers as in gpt-oss, and the name of the last one."""
+def with_sinks(n: int, window: bool, batch: int, shared: int = 8, d: int = 64) -> Any:
+    """The kernels of a backward pass with sinks, such as those for layers of gpt-oss."""
     from pebblesim.advice import cards
     from pebblesim.operator.pattern import Pattern, band_of
     from pebblesim.operator.planning import chosen
     from pebblesim.operator.texts import written
 
-    pattern = Pattern(band_of(127 if window else None, 0, False, 8), 8)
-    dims = (("n_q", 8 * n), ("n_k", n), ("d_k", 64), ("d_v", 64))
+    pattern = Pattern(band_of(127 if window else None, 0, False, shared), shared)
+    dims = (("n_q", shared * n), ("n_k", n), ("d_k", d), ("d_v", d))
     choice = chosen("backward", dims, 8 * batch, "bfloat16", pattern, 2**30, cards.card("H200"))
     own = pattern._replace(sinks=True)
-    found = written(choice.forecast.tiling, dims[2:], choice.even, False, False, "bfloat16", own, 0.125)
-    name, beside = found.kernels[-2:]
-    assert beside == f"{name}_and_sums"
-    return found.text, name
+    return written(choice.forecast.tiling, dims[2:], choice.even, False, False, "bfloat16", own, d**-0.5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("n", "window", "batch"), [(352, True, 8), (676, False, 2), (4096, False, 1)])
 def test_blocks_that_sum_cost_the_others_no_register(n: int, window: bool, batch: int, tmp_path: Path) -> None:
     """Nothing more of the last kernel is in local memory, and its shared memory is as large, on a Hopper card."""
-    text, name = texts_with_sinks(n, window, batch)
+    made = with_sinks(n, window, batch)
+    text, name = made.text, made.kernels[-2]
     alone = re.sub(r"    if sums_of_sinks is None:.*_and_sums\[\(grid", f"    {name}_and_sums[(grid", text, flags=re.S)
     vectors = {"v_ptr", "L_ptr", "L_in_rows_ptr", "sums_v_ptr", "sums_L_ptr"}
     if f"@gluon.jit\ndef {name}_rows" in text:
@@ -303,6 +301,31 @@ def test_blocks_that_sum_cost_the_others_no_register(n: int, window: bool, batch
         assert its_shared == shared and with_sums.count("STL") == code.count("STL")
         return
     assert [in_local_memory(text, kernel, vectors) for kernel in (name, f"{name}_and_sums")] == [False, False]
+
+
+SUMMING = [(352, True, 8), (676, False, 2), (4096, False, 1), (511, False, 2, 1, 128), (512, True, 2, 1, 256)]
+"""Layers whose last kernel may sum: tokens, whether there is a window, batches, heads that share keys, their width."""
+
+
+@pytest.mark.parametrize("layer", [*SUMMING, (2000, False, 1, 8, 512)])
+def test_kernels_that_sum_call_kernels_as_they_were_written(layer: Any) -> None:
+    """Not what launches them, which has their names in a module: Triton makes a key of all that a kernel names."""
+    import ast
+    import inspect
+
+    from triton.runtime.jit import JITFunction
+
+    from pebblesim.operator.launching.launching import running
+
+    made = with_sinks(*layer)
+    module = running(made.text, made.kernels)
+    kernels = [getattr(module, name)._kernel for name in made.kernels]
+    assert len({each.cache_key for each in kernels}) == len(kernels)
+    assert made.kernels[-1].endswith("_and_sums") is (layer in SUMMING)
+    tree = ast.parse(inspect.getsource(kernels[-1].fn))
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    for each in called - {"barriers", "range"}:
+        assert isinstance(kernels[-1].fn.__globals__[each], JITFunction)
 
 
 def in_local_memory(text: str, name: str, vectors: set[str]) -> bool:

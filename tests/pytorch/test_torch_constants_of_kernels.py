@@ -36,7 +36,7 @@ def test_launches_give_all_that_a_kernel_takes(monkeypatch: pytest.MonkeyPatch) 
         transposes.transpose(x[..., 3:], torch.zeros(1, 2, 2, 21, 16))
         parts.add_up(x, x[:, 0], Parts(5, 3))
         kernels.repeat(x[0], torch.zeros(2, 6, 16, 24))
-        kernels.add_up(torch.zeros(2, 6, 16, 24), x[0])
+        kernels.add_up(torch.zeros(2, 6, 16, 24), x[0], 3)
         kernels.order(torch.zeros(4, 32), torch.zeros(8, 16), 8, 2, 2)
         rounding.round_on_gpu(torch.zeros(4, 16, 24), x[0], 2)
     assert len(found) == 7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from pebblesim.gpu.torch import attention  # noqa: E402
 from pebblesim.operator import masks, operators  # noqa: E402
 from pebblesim.operator.known import eager  # noqa: E402
 from pebblesim.operator.launching import launching  # noqa: E402
+from pebblesim.operator.sinks import operators as operators_of_sinks  # noqa: E402
 
 
 def tensors(batch: tuple[int, ...], n_q: int, n_k: int, dtype: Any = torch.float16) -> list[Any]:
@@ -96,6 +98,25 @@ def test_kernels_are_not_launched(size: tuple[Any, int, int], first: bool) -> No
     for each, one, other, third in zip(x, grads, there, wanted, strict=True):
         assert one.shape == each.shape and torch.equal(one, other) and torch.equal(one, third.grad)
         assert not one.any()
+
+
+@pytest.mark.parametrize(("batch", "n_q", "n_k"), [(2, 3, 0), (2, 0, 5), (0, 3, 4), (0, 0, 0)])
+@pytest.mark.parametrize("of_L", [True, False])
+@pytest.mark.parametrize("of_batches", [True, False])
+def test_sinks_get_what_the_gradient_of_L_gives_them(
+    batch: int, n_q: int, n_k: int, of_L: bool, of_batches: bool
+) -> None:
+    """By the functions of the GPU: O is 0 and L = s · log₂e, which alone hands its gradient on."""
+    x = [each.detach() for each in tensors((batch,), n_q, n_k)]
+    sinks = torch.randn(batch, 4) if of_batches else torch.randn(4)
+    asked = masks.Asked(None, None, None, 0, True, 0.25, 0.0, None, False)
+    out, lse = operators_of_sinks._on_gpu(*x, sinks, *asked)
+    of_lse = torch.randn_like(lse) if of_L else None
+    grads = operators_of_sinks._backward_on_gpu(torch.ones_like(out), of_lse, *x, out, lse, sinks, *asked)
+    assert not any(grad.any() for grad in grads[:3])
+    of_heads = torch.zeros(batch, 4) if of_lse is None else of_lse.double().sum(2) / math.log(2)
+    right = of_heads if of_batches else of_heads.sum(0)
+    torch.testing.assert_close(grads[3].double(), right.double(), rtol=1e-5, atol=1e-5)
 
 
 def test_pytorch_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,10 +177,10 @@ def test_a_backward_pass_in_parts(interpreted: list[str], monkeypatch: Any, case
     monkeypatch.setattr(tiles, "HOPPER", tuple(tiling for tiling in tiles.HOPPER if tiling.schedule in offered))
     first = planning._first
 
-    def without_rounds(way: str, *given: Any) -> Any:
-        if way == "backward" and given[-2] is not None:
+    def without_rounds(asked: planning.Pass, *given: Any) -> Any:
+        if asked.way == "backward" and asked.room is not None:
             raise UsageError("no kernels for some heads at a time")
-        return first(way, *given)
+        return first(asked, *given)
 
     monkeypatch.setattr(planning, "_first", without_rounds)
     monkeypatch.setattr(planning, "ways_to_cut", lambda *given: [cut])

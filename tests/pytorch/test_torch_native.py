@@ -538,7 +538,7 @@ def test_calls_are_known_by_sizes_strides_and_types(library: Any) -> None:
     assert found[0] == library.laid(x + 1, x.clone(), torch.nn.Parameter(x), None, None)
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:.torch.jit.trace. is deprecated")
 def test_calls_that_something_traces_or_transforms_are_not_known(library: Any) -> None:
     class Mode(TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -557,8 +557,9 @@ def test_calls_that_something_traces_or_transforms_are_not_known(library: Any) -
         seen.append(library.laid(x))
     with torch.autograd.forward_ad.dual_level():
         seen.append(library.laid(x))
-    with torch.autocast("cuda", torch.bfloat16):
-        seen.append(library.laid(x))
+    torch.set_autocast_enabled("cuda", True)  # which `torch.autocast` does with a card alone
+    seen.append(library.laid(x))
+    torch.set_autocast_enabled("cuda", False)
     torch.vmap(lambda y: seen.append(library.laid(x)) or seen.append(library.laid(y)) or y)(x)
     torch.func.grad(lambda y: seen.append(library.laid(y)) or y.sum())(x)
     torch.jit.trace(lambda y: seen.append(library.laid(y)) or y + 1, x, check_trace=False)

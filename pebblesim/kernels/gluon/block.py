@@ -303,7 +303,6 @@ class Block(Loops):
         late: the products that are put off to the next iteration.
         turns: how many warpgroups wait for one another: they take turns, so that one issues its products when the other
             has its scores, or begin one after the other.
-        apart: whether exponentials are kept in front of the wait for the products that were put off.
         persistent: whether there are as many blocks as multiprocessors, each with several tiles of the grid, one after
             the other: what the next one needs arrives while one ends.
         back_and_forth: whether the rounds of its tiles go from long to short and back in turn, under a mask.
@@ -322,7 +321,6 @@ class Block(Loops):
     additions: tuple[Addition, ...] = ()
     late: tuple[ir.Compute, ...] = ()
     turns: int = 0
-    apart: bool = False
     persistent: bool = False
     back_and_forth: bool = False
     roomy: bool = True

@@ -9,7 +9,7 @@ streamed first: the iteration before the loop has its predicates, and the loop n
 
 Two warpgroups with narrow heads take turns at the tensor cores. One issues its products, and passes the turn when it
 has its scores; it waits for the next turn behind its exponentials, in front of the wait for the product that was put
-off (`turns`).
+off. The compiler moves exponentials behind that wait, but not past a wait for a barrier.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.gluon.block import ROWS, Addition, Block, Buffer, filled, freed
 from pebblesim.kernels.gluon.roles import Issued
-from pebblesim.kernels.gluon.turns import TURNS, TurnsRoles
+from pebblesim.kernels.gluon.tables import TablesRoles
 from pebblesim.kernels.gluon.widths import columns_of_part
 from pebblesim.kernels.products import factors
 from pebblesim.kernels.terms import (
@@ -36,15 +36,19 @@ from pebblesim.kernels.triton.loops import Piece
 from pebblesim.kernels.triton.ranges import Setting
 from pebblesim.language import program as ir
 
+TURNS = term("filled") + "turn"
+"""Turns before those of a tile of rows."""
+
 LAST = st.Let(("last", "last_phase"), (Name("slot"), Name("phase")))
 """The slot of the iteration before."""
 
 
-class Consumer(TurnsRoles):
+class Consumer(TablesRoles):
     """Makes the statements of a warpgroup that streams."""
 
     def __init__(self, setting: Setting, plan: Block) -> None:
         super().__init__(setting, plan)
+        self.waiting: Term | None = None  # number of the tile behind which the next turn is to be taken
         self._there: set[str] = set()  # barriers that have been waited for, of rings in this iteration
         self._late: list[ir.Compute] = []  # products of the iteration before, still to be issued
         self._operands: dict[ir.Compute, Name] = {}  # what products that were put off take from registers
@@ -120,7 +124,6 @@ class Consumer(TurnsRoles):
             self.take_turn(TURNS + 1)
         self._there -= {ring.barrier for ring in self.plan.rings}
         self._late = list(self.plan.late) if late else []
-        self.inside = late
         self._handed.clear()
         self._to_add.clear()
         self.say(*self.scope.enter(node, at))
@@ -129,6 +132,23 @@ class Consumer(TurnsRoles):
             self._add(addition)
         if self.running:
             self.wait(len(self.running))
+
+    # Turns: before a wait there were one for each streamed tile, and one more for each tile of rows
+
+    def take_turn(self, before: Term) -> None:
+        """Wait until the other warpgroup has passed the turn."""
+        self.say(st.Wait(Name("turns").index("w"), (before - "w") & 1))
+
+    def take_next_turn(self) -> None:
+        """Wait for the turn of the next tile's products, if that was not done at this tile."""
+        if self.waiting is not None:
+            self.take_turn(TURNS + self.waiting - self.scope.limits()[0] + 2)
+            self.waiting = None
+
+    def pass_turn(self) -> None:
+        """Let the other warpgroup have the next turn."""
+        if self.plan.turns:
+            self.say(st.Arrive(Name("turns").index(term(1) - "w")))
 
     # Reads and writes
 
@@ -232,10 +252,9 @@ class Consumer(TurnsRoles):
         super().settle(tile)
 
     def wait(self, number: int) -> None:
-        """Wait for the first products that run; if some were put off, behind the exponentials of this tile."""
+        """Wait for the first products that run; if some were put off, behind the next turn."""
         if any(each.late for each in self.running[:number]):
             self.take_next_turn()
-            self.keep_exponentials()
         super().wait(number)
 
     def ended(self, done: list[Issued]) -> None:

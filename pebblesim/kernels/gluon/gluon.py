@@ -71,7 +71,7 @@ def gluon(
     dense: bool = False,
     softcap: float = 0.0,
     sums: bool = False,
-    at_once: int = 3,
+    streams: int = 3,
     apart: bool = False,
     in_shares: bool = False,
 ) -> Source:
@@ -89,7 +89,7 @@ def gluon(
         shared, dense: as for `triton`; so many heads of queries are a power of two of at most 64.
         sums: as for `triton`.
         softcap: as for `triton`.
-        at_once: of a program of `kernels.sequences_past`, whose sizes are then those of one length in tiles, the
+        streams: of a program of `kernels.sequences_past`, whose sizes are then those of one length in tiles, the
             sequences that a block has at a time.
         apart: the gradients of keys are parts of sums, and `results` has them in float32.
         in_shares: these sums have shares of the terms, as in `kernels.gluon.shares`, where their kernels can.
@@ -108,7 +108,7 @@ def gluon(
     onto = sums_between(program)
     if shared:
         program = copied(program, sizes, GROUP_OF_WORDS)
-    streams = at_once if is_past(program) else 0
+    streams = streams if is_past(program) else 0
     program = of_one(program) if streams else program
     made = _launches(program, onto)
     _check_pairs(program, made, sizes, mask)

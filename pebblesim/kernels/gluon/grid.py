@@ -3,7 +3,7 @@
 Where a block has several tiles, what the next one needs arrives while one ends. Under a mask tiles differ in length:
 those of several heads are in one order, the longest first, and each block has one of them. If a multiprocessor has as
 many as the longest one streams, and L2 all that heads stream, shares are even enough for blocks with several tiles.
-Where rounds of tiles go from long to short and back in turn, fewer are enough.
+Where rounds of tiles go from long to short and back in turn, shares are even with few tiles, too.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pebblesim.kernels.terms import Name, Number, Term, call, minimum, term
 from pebblesim.kernels.triton.grid import in_groups, longest_last
 from pebblesim.kernels.words import WORDS
 
-BEGINNING = 2
-"""Tiles that are streamed in the time which a tile of rows takes less if its block goes on from another one: on an H200
-blocks with several tiles took 0.75 to 0.98 times as long in 8 cases of which this is right, and 1.08 to 1.54 times in
-the others."""
+MOST_KEYS, MOST_WIDE, WIDE = 2**14, 2**10, 256
+"""Most keys that a tile streams with which blocks have several tiles under a band, and those if keys and values
+have more columns than the third. Up to d = 128 such blocks took 0.75 to 1.00 times as long in 16 cases on an H200; at
+d = 256 they took 0.90 times as long with 600 keys, and 1.03 to 1.05 times with 5,000 and 22,209."""
 
 
 class Grid(Lowering):
@@ -60,18 +60,14 @@ class Grid(Lowering):
         if plan.persistent:
             lines.append("    most = torch.cuda.get_device_properties(device).multi_processor_count")
             grid = f"min({count} * heads, most), 1"
-        if plan.persistent and setting.mask is not None:
-            keys = self.scope.length(plan.loop.range)
-            longest = f"triton.cdiv({size}, {keys})"
+        if plan.persistent and self.back_and_forth:
+            few = f"{self.longest(size)} <= {MOST_WIDE if self.streamed_words > WIDE else MOST_KEYS}"
+            grid = f"min({count} * heads, most) if {few} else {count} * heads, 1"
+        elif plan.persistent and setting.mask is not None:
+            longest = f"triton.cdiv({size}, {self.scope.length(plan.loop.range)})"
             lines.append(f"    blocks = {count} * heads")
-            if self.back_and_forth:
-                longest = f"triton.cdiv({self.longest(size, keys)}, {keys})"
-                gained = f"{BEGINNING} * blocks * blocks >= {longest} * most * most"
-                lines.append(f"    several = {gained}  # tiles, for shares that are even")
-                grid = "min(blocks, most) if several else blocks, 1"
-            else:
-                lines.append(f"    several = triton.cdiv(blocks, most) >= {longest}  # tiles, for shares that are even")
-                grid = f"min(blocks, most) if several and 2 * heads * {streamed} <= {STREAMED_TOGETHER} else blocks, 1"
+            lines.append(f"    several = triton.cdiv(blocks, most) >= {longest}  # tiles, for shares that are even")
+            grid = f"min(blocks, most) if several and 2 * heads * {streamed} <= {STREAMED_TOGETHER} else blocks, 1"
         if "together" in self.numbers:
             lines.append(f"    together = {self.together(streamed)}  # heads whose long tiles come first")
         return lines, grid
@@ -85,12 +81,12 @@ class Grid(Lowering):
         """Whether the rounds of tiles go from long to short and back in turn."""
         return self.plan.back_and_forth and self.scope.mask is not None
 
-    def longest(self, size: Term, keys: int) -> str:
-        """The most indices of so many that a tile of rows streams, in tiles of `keys`, as `run` has it."""
+    def longest(self, size: Term) -> str:
+        """The most indices of so many that a tile of rows streams, as `run` has it."""
         mask = self.setting.mask
         if mask is None or mask.before is None or mask.after is None:
             return f"{size}"
-        return f"min({size}, {mask.before + mask.after + self.plan.height // mask.rows + keys})"
+        return f"min({size}, {mask.before + mask.after + self.plan.height // mask.rows})"
 
     @property
     def numbers(self) -> list[str]:

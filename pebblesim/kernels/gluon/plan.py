@@ -124,15 +124,14 @@ def rows_of(
     putting_off = replace(made, late=_late(made))
     if not made.additions and held(putting_off, sizes) <= made.most:
         made = putting_off
-    others = {node.target.tile for node in products(loop.body) if node not in made.late}
-    forward = bool(made.late) and len(others) == 1
-    turns = 2 * (forward and persistent and groups == 2 and _narrow(made.late, sizes))
-    return replace(made, roomy=held(made, sizes) < made.most, turns=turns, apart=forward and not turns)
+    turns = 2 * (persistent and groups == 2 and _narrow(loop, made.late, sizes))
+    return replace(made, roomy=held(made, sizes) < made.most, turns=turns)
 
 
-def _narrow(late: tuple[ir.Compute, ...], sizes: ir.Sizes) -> bool:
-    """Whether sums that are put off are narrow."""
-    return max(padded(node.target.tile.ranges[-1], sizes) for node in late) <= IN_TURNS
+def _narrow(loop: ir.Loop, late: tuple[ir.Compute, ...], sizes: ir.Sizes) -> bool:
+    """Whether a loop has one product of scores, and narrow sums of others that are put off."""
+    widths = [padded(node.target.tile.ranges[-1], sizes) for node in late]
+    return len(products(loop.body)) == len(late) + 1 and 0 < max(widths, default=0) <= IN_TURNS
 
 
 def _additions(

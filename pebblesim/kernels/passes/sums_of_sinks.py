@@ -46,6 +46,9 @@ def sum_of_sinks(v, L, s, made, head, group, {numbers}, SIDE: {tl}.constexpr):
 """
 
 BESIDE = """
+{name}_alone = {name}
+
+
 @{language}.jit(do_not_specialize=[{general}])
 def {name}{and_sums}({given}, sums_v_ptr, sums_L_ptr, sums_s_ptr, sums_made_ptr, sums_more, {numbers}):
     sums_number = {tl}.program_id(0) - ({tl}.num_programs(0) - sums_more)
@@ -57,7 +60,7 @@ def {name}{and_sums}({given}, sums_v_ptr, sums_L_ptr, sums_s_ptr, sums_made_ptr,
         if sums_group < sums_groups:
             sum_of_sinks(sums_v_ptr, sums_L_ptr, sums_s_ptr, sums_made_ptr, sums_head, sums_group, {taken}, {side})
     else:
-        {name}({given})
+        {name}_alone({given})
 """
 
 
@@ -74,6 +77,8 @@ def sum_of_sinks(language: str) -> str:
 
 def beside(plain: Launching) -> str:
     """The form of the last kernel that has more blocks, which sum, behind the function that these call.
+
+    The kernel has a second name for it, since what launches kernels takes the place of the first one.
 
     `plain`: the launch of the kernel.
     """

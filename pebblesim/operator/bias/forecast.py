@@ -119,22 +119,22 @@ def _seconds(what: str, sizes: Sizes, dtype: str, band: Band | None, card: Card)
     """Seconds of a kernel: those of the model, times its factor."""
     which, (tiling, number) = WHICH[what], (made := _kernels(what, sizes, dtype, band, card))
     program, units = kernels.program(which, made, band), int(card.figures["multiprocessors"].value)
-    at_once, factor = sizes.sharing if what in ("dB", "dQ, dB") else number, FACTORS[what]
-    groups, blocks, n_k = sizes.heads * (sizes.sequences // at_once), dict(tiling.blocks), sizes.n_k
+    streams, factor = sizes.sharing if what in ("dB", "dQ, dB") else number, FACTORS[what]
+    groups, blocks, n_k = sizes.heads * (sizes.sequences // streams), dict(tiling.blocks), sizes.n_k
     if what in STAYING and tiling.gluon:  # a block for each multiprocessor, with as many sequences as others
         groups = max(1, units // -(-(sizes.n_k if what == "dK, dV" else sizes.n_q) // next(iter(blocks.values()))))
-        at_once = -(-sizes.heads * sizes.sequences // groups)
+        streams = -(-sizes.heads * sizes.sequences // groups)
         factor = STAYING[what]
     launches, beside = 1, 0
     if what == "dB":  # in parts, for all multiprocessors
         rows, columns = blocks.values()
         parts = kernels.parts_of(-(-sizes.n_q // rows) * -(-n_k // columns) * groups, sizes.sharing, units)
-        at_once, groups = -(-sizes.sharing // parts), groups * parts
+        streams, groups = -(-sizes.sharing // parts), groups * parts
     if what == "dQ, dB":
         parts = max(1, units // (-(-sizes.n_q // blocks["B_r"]) * groups))
         blocks[OF_PART], launches, n_k = -(-sizes.sharing // parts), len(kernels.spans(n_k)), blocks[SPAN]
         beside = _summed(sizes, parts, launches)
-    given = {"n_q": sizes.n_q, "n_k": n_k, "d_k": sizes.d, "d_v": sizes.d, **blocks, SEQUENCES: at_once}
+    given = {"n_q": sizes.n_q, "n_k": n_k, "d_k": sizes.d, "d_v": sizes.d, **blocks, SEQUENCES: streams}
     if tiling.gluon:
         source = gluon(program, given, dtype, band, scale=1.0, shared=1, stages=tiling.stages)
     else:

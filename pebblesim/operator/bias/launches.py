@@ -46,7 +46,7 @@ def _loaded(
     tiling, asked = kernels.tiling, program(which, kernels, band)
     given = {**dict(sizes), **tiling.blocks, SEQUENCES: max(2, kernels.sequences)}
     if tiling.gluon:
-        made = gluon(asked, given, dtype, band, scale=scale, stages=tiling.stages, shared=1, at_once=kernels.sequences)
+        made = gluon(asked, given, dtype, band, scale=scale, stages=tiling.stages, shared=1, streams=kernels.sequences)
     else:
         made = triton(asked, given, dtype, band, scale=scale, far=far, shared=1, grouped=grouped, **launched(tiling))
     return Loaded(running(made.text, tuple(each.name for each in made.kernels)), asked.inputs)

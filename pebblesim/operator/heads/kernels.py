@@ -27,10 +27,14 @@ OF_MATRIX = ["rows", "many", "parts", "part", "of_part", "batch_of", "head_of", 
 """Arguments that no kernel is compiled for; strides are multiples of 8 words."""
 
 
-@triton.jit
-def places(  # type: ignore[no-untyped-def]
+@triton.jit(do_not_specialize=OF_MATRIX)
+def between(  # type: ignore[no-untyped-def]
+    whole,
+    of_parts,
     rows,
+    many,
     parts,
+    part,
     of_part,
     batch_of,
     head_of,
@@ -38,68 +42,26 @@ def places(  # type: ignore[no-untyped-def]
     D: tl.constexpr,
     ROWS: tl.constexpr,
     WIDE: tl.constexpr,
+    SUMS: tl.constexpr,
 ):
-    """Where a tile of rows lies in the matrix of a head and in that of a part, which entries there are, and the number
-    of the first part."""
+    """Write some rows of a head, of D columns, for its first parts, so many; or those of the parts as their sums in
+    float32, in their order."""
     head, batch, columns = tl.program_id(1), tl.program_id(2), tl.arange(0, WIDE)
     i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     place = batch.to(tl.int64) * batch_of + head.to(tl.int64) * head_of + i.to(tl.int64) * row_of
-    whole = (place * 8)[:, None] + columns[None, :]
+    here = whole + (place * 8)[:, None] + columns[None, :]
     of_one = (i.to(tl.int64) * of_part * 8)[:, None] + columns[None, :]
+    first = (batch * tl.num_programs(1) + head).to(tl.int64) * parts
     inside = (i < rows)[:, None] & (columns < D)[None, :]
-    return whole, of_one, inside, (batch * tl.num_programs(1) + head).to(tl.int64) * parts
-
-
-@triton.jit(do_not_specialize=OF_MATRIX)
-def repeats(  # type: ignore[no-untyped-def]
-    x,
-    to,
-    rows,
-    many,
-    parts,
-    part,
-    of_part,
-    batch_of,
-    head_of,
-    row_of,
-    D: tl.constexpr,
-    ROWS: tl.constexpr,
-    WIDE: tl.constexpr,
-):
-    """Write some rows of a head, of D columns, for the first parts, so many."""
-    whole, of_one, inside, first = places(rows, parts, of_part, batch_of, head_of, row_of, D, ROWS, WIDE)
-    tile = tl.load(x + whole, mask=inside)
-    for at in range(many):
-        tl.store(to + (first + at) * part * 8 + of_one, tile, mask=inside)
-
-
-@triton.jit(do_not_specialize=OF_MATRIX)
-def sums(  # type: ignore[no-untyped-def]
-    x,
-    to,
-    rows,
-    many,
-    parts,
-    part,
-    of_part,
-    batch_of,
-    head_of,
-    row_of,
-    D: tl.constexpr,
-    ROWS: tl.constexpr,
-    WIDE: tl.constexpr,
-):
-    """Write sums of some rows of the first parts of a head, so many, of D columns in float32, in their order."""
-    whole, of_one, inside, first = places(rows, parts, of_part, batch_of, head_of, row_of, D, ROWS, WIDE)
-    total, next_one = tl.zeros([ROWS, WIDE], tl.float32), tl.cast(part, tl.int64) * 8
-    for at in range(0, many, 4):  # four on their way at once
-        place = x + (first + at) * next_one + of_one
-        a = tl.load(place, mask=inside, other=0.0)
-        b = tl.load(place + next_one, mask=inside & (at + 1 < many), other=0.0)
-        c = tl.load(place + next_one * 2, mask=inside & (at + 2 < many), other=0.0)
-        d = tl.load(place + next_one * 3, mask=inside & (at + 3 < many), other=0.0)
-        total = total + a + b + c + d
-    tl.store(to + whole, total.to(to.dtype.element_ty), mask=inside)
+    if SUMS:
+        total = tl.zeros([ROWS, WIDE], tl.float32)
+        for at in range(many):
+            total += tl.load(of_parts + (first + at) * part * 8 + of_one, mask=inside, other=0.0)
+        tl.store(here, total.to(whole.dtype.element_ty), mask=inside)
+    else:
+        tile = tl.load(here, mask=inside)
+        for at in range(many):
+            tl.store(of_parts + (first + at) * part * 8 + of_one, tile, mask=inside)
 
 
 @triton.jit(do_not_specialize=["n", "each", "parts"])
@@ -113,34 +75,34 @@ def orders(x, to, n, each, parts):  # type: ignore[no-untyped-def]
 
 
 @cache
-def _kernel(function: Any, d: int, *types: Any) -> Kernel:
+def _kernel(sums: bool, d: int, *types: Any) -> Kernel:
     """The kernel for matrices of these types with d columns."""
-    return Kernel(function)
+    return Kernel(between)
 
 
 ORDERS = Kernel(orders)
 
 
-def _launch(function: Any, whole: Tensor, of_parts: Tensor, x: Tensor, to: Tensor, many: int) -> None:
-    """Launch a kernel over the rows of a matrix of all heads, (batch, heads, n, d), beside that of their first parts,
+def _launch(whole: Tensor, of_parts: Tensor, many: int, sums: bool) -> None:
+    """Launch the kernel over the rows of a matrix of all heads, (batch, heads, n, d), beside that of their first parts,
     so many."""
     (batch, heads, n, d), wide = whole.shape, triton.next_power_of_2(whole.shape[3])
     at_once = max(TILE // wide, 1)
     strides = (each // WORDS for each in (*of_parts.stride()[1:3], *whole.stride()[:3]))
-    made = _kernel(function, d, whole.dtype, of_parts.dtype)
+    made = _kernel(sums, d, whole.dtype, of_parts.dtype)
     numbers = n, many, of_parts.shape[1] // heads, *strides
-    made[-(-n // at_once), heads, batch](x, to, *numbers, d, at_once, wide, num_warps=4)
+    made[-(-n // at_once), heads, batch](whole, of_parts, *numbers, d, at_once, wide, int(sums), num_warps=4)
 
 
 def repeat(x: Tensor, to: Tensor) -> None:
     """Write a matrix, (batch, heads, n, d), for each part: (batch, heads · parts, n, d)."""
-    _launch(repeats, x, to, x, to, to.shape[1] // x.shape[1])
+    _launch(x, to, to.shape[1] // x.shape[1], sums=False)
 
 
 def add_up(parts: Tensor, to: Tensor, many: int) -> None:
     """Write sums of the first parts of each head, so many of (batch, heads · parts, n, d) in float32 and in order, to a
     matrix that kernels can write."""
-    _launch(sums, to, parts, parts, to, many)
+    _launch(to, parts, many, sums=True)
 
 
 def order(x: Tensor, to: Tensor, n: int, each: int, parts: int) -> None:

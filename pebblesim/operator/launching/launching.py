@@ -234,7 +234,8 @@ def _gradients_in_parts(
     spans, rows = [*zip(cut.spans, cut.keys(pattern, n_k), strict=True)], None
     for at_once in _parts(batch, kv_heads, cut.kv_heads):
         of_heads, into = (_of_part(each, at_once, pattern.shared, kv_heads) for each in (given, made))
-        sums = {name: into[name].new_empty(into[name].shape, dtype=torch.float32).fill_(0.0) for name in SUMS}
+        rooms = {name: fresh(into[name].new_empty(into[name].shape, dtype=torch.float32)) for name in SUMS}
+        sums = {name: each.fill_(0.0) for name, each in rooms.items()}
         for first, (queries, keys) in product(range(0, pattern.shared, cut.heads), spans):
             heads = slice(first, first + cut.heads)
             part = partial(_of_cut, pattern.shared, heads, queries, keys)

@@ -44,7 +44,8 @@ def gradient_of_sinks(
     if parts > 1:
         v = numbers_of_all(v, queries.stop - queries.start, shared, parts)
     s = (sinks.to(L.dtype) * log2(e)).clamp(max=HIGHEST).reshape(-1, kv_heads, 1, shared)
-    less, of_rows = (each.reshape(-1, kv_heads, v.shape[1] // shared, shared) for each in (v, of_seeing))
+    sizes = L.shape[0] // kv_heads, kv_heads, queries.stop - queries.start, shared  # of which any may be 0
+    less, of_rows = (each.reshape(sizes) for each in (v, of_seeing))
     made = -(torch.exp2(s - of_rows).nan_to_num() * less).sum(2)  # not a number: no key, and s = -∞
     if others is not None:
         alone = torch.cat(others, 1).unflatten(0, (-1, kv_heads)).unflatten(2, (-1, shared)).sum(2)
