@@ -7,7 +7,9 @@ Latent keys have 576 columns, of which the first 512 are the values. For 128 hea
 seed draws, and for some others, `attention` is timed with gradients: on the card alone, with launches, and kernel by
 kernel, with so many parts of the heads. With `--groups`, groups of 8 heads have keys and values of d = 96 to 256. A row
 has the times in microseconds, TFLOP/s of useful operations, errors against float64, and whether a
-second call gives the same bits. What is there is not measured again. `--table` shows the rows, without a GPU.
+second call gives the same bits; `rested` has both passes with a pause before each call, and `load` the clock, the
+power and the kernels while calls run one after the other. What is there is not measured again. `--table` shows the
+rows, without a GPU.
 """
 
 from __future__ import annotations
@@ -51,6 +53,9 @@ CAUSAL = {9672: (False,)}
 
 MOST_PAIRS = 2**28
 """Most pairs of queries and keys with which errors are found; where there are more, for some hundred keys."""
+
+HEATING = 400
+"""Calls before those whose kernels are timed under load."""
 
 FEWEST, MOST = 300, 3000
 """Keys that are drawn."""
@@ -116,7 +121,7 @@ def right(torch: Any, leaves: list[Any], dO: Any, causal: bool) -> tuple[Any, ..
 
 def measured(torch: Any, shape: Shape, causal: bool) -> dict[str, Any]:
     """Times of both passes, and of forward alone; errors and bits."""
-    from timing import by_kernel, together
+    from timing import by_kernel, rested, together, under_load
 
     from pebblesim.gpu.torch import attention
 
@@ -152,9 +157,16 @@ def measured(torch: Any, shape: Shape, causal: bool) -> dict[str, Any]:
     spent["backward"] = spent["both"] - spent["forward"]
     useful |= {"wall": useful["both"], "backward": useful["both"] - useful["forward"]}
     rates = {name: round(useful[name] / each * 1e-6) for name, each in spent.items()}
+    both, host = calls["both"][0], times["both"]["host_us"]
+    alone = {"us": round(rested(torch, both, host), 1)}
+    alone |= {"tflops": round(useful["both"] / alone["us"] * 1e-6)}
+    load = under_load(torch, both) | {"kernels": by_kernel(torch, both, HEATING)}
     peak = torch.cuda.max_memory_allocated() >> 20
-    kernels = by_kernel(torch, calls["both"][0])
-    return {"times": times, "tflops": rates, "errors": wrong, "same_bits": same, "MiB": peak, "kernels": kernels}
+    kernels = by_kernel(torch, both)
+    return {"times": times, "tflops": rates, "errors": wrong, "same_bits": same, "MiB": peak, "kernels": kernels} | {
+        "rested": alone,
+        "load": load,
+    }
 
 
 def table(found: list[dict[str, Any]]) -> str:

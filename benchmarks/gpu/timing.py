@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable
 from statistics import median
@@ -11,6 +12,9 @@ L2 = 60 * 2**20
 """Bytes of a large L2: so many sets of tensors are used in turn that none is there."""
 
 MOST_SETS = 6
+
+PAUSE = 0.05
+"""Seconds between calls of a card that rests."""
 
 LEAST, MOST = 3e-3, 8
 """Seconds that calls in a row take at least, and the most of them."""
@@ -91,9 +95,46 @@ def together(torch: Any, calls: dict[str, list[Callable[[], Any]]], rounds: int 
     return made
 
 
-def by_kernel(torch: Any, call: Callable[[], Any]) -> dict[str, float]:
-    """Microseconds of each kernel of a call, by its name."""
-    call()
+def rested(torch: Any, call: Callable[[], Any], host: float, times: int = 9) -> float:
+    """Microseconds of a call on the card alone, each after a pause in which the card draws little power: the median."""
+    found = []
+    for _ in range(times):
+        torch.cuda.synchronize()
+        time.sleep(PAUSE)
+        found.append(of_card(torch, [call], 1, host))
+    return median(found)
+
+
+def under_load(torch: Any, call: Callable[[], Any], seconds: float = 1.0) -> dict[str, float]:
+    """The clock in MHz and the power in watts while calls run one after the other: medians; nothing without the tool.
+
+    `limit`: the power that the card may draw.
+    """
+    asked = "clocks.sm", "power.draw", "power.limit"
+    device = torch.cuda.get_device_properties(0).uuid
+    tool = ["nvidia-smi", "-i", f"GPU-{device}", f"--query-gpu={','.join(asked)}", "--format=csv,noheader,nounits"]
+    try:
+        with subprocess.Popen([*tool, "-lms", "50"], stdout=subprocess.PIPE, text=True) as running:
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                for _ in range(MOST):
+                    call()
+                torch.cuda.synchronize()
+            running.terminate()
+            said = running.communicate()[0]
+    except OSError:
+        return {}
+    rows = [each.split(",") for each in said.splitlines()]
+    numbers = [[float(each) for each in row] for row in rows if len(row) == len(asked) and "N/A" not in "".join(row)]
+    later = numbers[len(numbers) // 2 :]
+    names = "MHz", "W", "limit"
+    return {name: median(column) for name, column in zip(names, zip(*later, strict=True), strict=True)} if later else {}
+
+
+def by_kernel(torch: Any, call: Callable[[], Any], before: int = 1) -> dict[str, float]:
+    """Microseconds of each kernel of a call, by its name; `before`: calls before it, of which many heat the card."""
+    for _ in range(before):
+        call()
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
         for _ in range(3):

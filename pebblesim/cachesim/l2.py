@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from pebblesim.cachesim.requests import MOST_REQUESTS, READ, WRITE, Stream
-from pebblesim.core.errors import UsageError
+from pebblesim.core.errors import UsageError, as_given
 from pebblesim.language import program as ir
 from pebblesim.launches.accesses import batch_accesses, block_accesses, blocks_of_batch, number_of_blocks
 from pebblesim.launches.batches import ONE, Batch, apart
@@ -73,7 +73,7 @@ def order_of(text: str) -> Order:
     """
     match = re.fullmatch(r"(head-first|row-major|sawtooth)|(grouped|swizzled):(\d{1,9})", text)
     if not match or match[3] == "0":
-        raise UsageError(f"--order {text!r} was given; it is {ORDERS}.")
+        raise UsageError(f"--order {as_given(text)} was given; it is {ORDERS}.")
     return Order(match[1]) if match[1] else Order(match[2], int(match[3]))
 
 

@@ -38,7 +38,7 @@ contents stands for all of its kind."""
 _SEVERAL = {"str": "names", "int": "whole numbers", "float": "numbers"}
 """Contents of `Iterable[…]`, `Sequence[…]`, `Collection[…]` and `tuple[…, ...]`, and how several of them are called."""
 
-_CONTENTS = re.compile(r"(?:Iterable|Sequence|Collection)\[(.+)\]|tuple\[(\w+), \.\.\.\]")
+_CONTENTS = re.compile(r"(?:Iterable|Sequence|Collection)\[(.+)\]|tuple\[(\w+), (?:\.\.\.|\w+)\]")
 
 
 @cache

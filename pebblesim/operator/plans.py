@@ -142,7 +142,7 @@ class KernelPlan:
         together = f"the {self.pattern.shared:,} heads that share keys are in {parts} parts side by side"
         yield f"  but {together}: {made.tiling}{self._time(made, ': ')}, limited by {made.binds}"
         own = sizes_of_part(tuple(self.dims.items()), parts)
-        shares = even_shares(made.tiling, own, self.heads, parts, cards.card(self.card))
+        shares = even_shares(made.tiling, own, self.heads, parts, self.pattern, cards.card(self.card))
         words = words_of_parts(self.dims["n_k"], self.dims["d_k"], self.dims["d_v"], self.heads, parts, shares)
         said = f"{words['copied']:,} words of 16 bits and {words['summed']:,} of float32"
         yield f"  besides, copies of keys and values, and sums of their gradients: {said}"

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.errors import UnknownName, UsageError, as_given
 from pebblesim.core.kinds import checked_kinds
 from pebblesim.counting.count import count
 from pebblesim.counting.run import Run
@@ -218,6 +218,10 @@ def _saved(words: int, of: int) -> float:
 
 
 def _limits(limits: tuple[float, float]) -> Similarity:
+    if len(limits) != 2:
+        raise UsageError(
+            f"limits = {as_given(limits)} was given; limits must be a least cosine and a largest difference."
+        )
     cosine, l2 = limits
     if not -1 <= cosine <= 1:
         raise UsageError(f"a least cosine of {cosine:g} was given; a cosine is between -1 and 1.")

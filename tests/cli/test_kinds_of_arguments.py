@@ -98,6 +98,8 @@ SMALL: Any = {"n": 8, "d": 4, "M": 100}
         (lambda: ps.load_head("head.npz"), "sources = 'head.npz' was given; sources must be names"),
         (lambda: ps.load_head(["head.npz"], head=Fraction(4)), "head = .* was given; head must be whole numbers"),
         (lambda: ps.numbers("flash2-forward", **SMALL, inputs=1.0), "inputs = 1.0 .* must be values by name or None"),
+        (lambda: ps.backlite(n=8, d=4, limits=1.0), "limits = 1.0 was given; limits must be numbers or None"),
+        (lambda: ps.backlite(n=8, d=4, limits=(1.0,)), "limits must be a least cosine and a largest difference"),
         (lambda: ps.crossover("small-cache", n=8, d=4, over_d=Decimal(4)), "over_d must be whole numbers or None"),
         (lambda: ps.cache("flash2-forward", **SMALL, policy=[3]), "policy must be a name, or names"),
         (lambda: ps.cache(ps.generate("fft", n=4), M=8, order={"x": 1}), "order must be the numbers of vertices"),

@@ -422,13 +422,18 @@ def test_words_and_pebbles_in_closed_form_are_those_of_the_count(schedule: Sched
     )
     words, room = Words(program.phases, dims, mask), CacheNeed(schedule.program, dims, "chain")
     for blocks in (low, between, high):
-        assert words(blocks) == io(program, dims | blocks, mask)
+        moved = io(program, dims | blocks, mask)
+        assert words.fewer(blocks, moved) is None and words.fewer(blocks, moved + 1) == moved == words(blocks)
+        assert words.fewer(blocks, moved) is None and words.fewer(blocks, moved + 1) == moved  # which is known now
         assert words.least(low, high) <= words(blocks)
         assert words.least(blocks, blocks) <= words(blocks)
         assert not words.nonincreasing or words(low) >= words(blocks) >= words(high)
         most = room.most(blocks)
         peak = peak_red(schedule.program, dims | blocks)
         assert most is not None and room.least(blocks) <= peak == room(blocks) <= most
+    first = min(schedule.blocks)
+    for blocks in (high | {first: low[first]}, low | {first: high[first]}):  # are told from those with the same first
+        assert words(blocks) == io(program, dims | blocks, mask)
     largest = room.most(high)  # a smaller block may leave a longer rest to another one, so the peak itself may grow
     assert largest is not None and room.least(low) <= room(between) <= largest
     free = {name: size for name, size in high.items() if name not in words.blocks}

@@ -67,6 +67,8 @@ def parts_of(x: dict[str, np.ndarray]) -> list[int]:
     whole = R + gradients.BEGINNING
     blocks = max(3 // -(-n_q // 64), 1)
     each = max(-(-batch * heads * whole // blocks), gradients.FEWEST)
+    if batch * heads <= blocks and (own := -(-R // (blocks // (batch * heads)))) <= each + gradients.BETWEEN:
+        return [-(-R // own)] * (batch * heads)
     return [len({at // each for at in range(head * whole, (head + 1) * whole)}) for head in range(batch * heads)]
 
 
@@ -156,11 +158,15 @@ def test_a_head_whose_sequences_several_blocks_have() -> None:
 
 @given(rows=st.integers(1, 900), sequences=st.integers(1, 700), heads=st.integers(1, 40), units=st.integers(1, 200))
 def test_parts_of_heads(rows: int, sequences: int, heads: int, units: int) -> None:
-    """Of each as many as blocks that have some of its sequences; and there is room for those of all heads."""
+    """Of each as many as blocks that have some of its sequences; and there is room for those of all heads. No block has
+    more than it would have by equal shares of all heads, but for the time that is lost between two."""
     parts = programs.parts_at_once(rows, sequences, heads, units)
-    whole = sequences + gradients.BEGINNING
-    assert parts.whole == whole
-    assert parts.each >= gradients.FEWEST and -(-heads * whole // parts.each) <= max(units // -(-rows // 64), 1)
+    whole, blocks = parts.whole, max(units // -(-rows // 64), 1)
+    assert whole >= sequences and -(-heads * whole // parts.each) <= blocks
+    equal = max(-(-heads * (sequences + gradients.BEGINNING) // blocks), gradients.FEWEST)
+    assert parts.each <= equal + gradients.BETWEEN
+    if whole % parts.each == 0 and parts.each != equal:  # no block has two heads, and each has a sequence
+        assert whole - sequences < parts.each
     found = [len({at // parts.each for at in range(head * whole, (head + 1) * whole)}) for head in range(heads)]
     assert found == [parts.of(head) for head in range(heads)] and max(found) <= parts.most
 
@@ -172,7 +178,7 @@ def test_what_orders_roles_is_missed(onward: bool, number: int) -> None:
     Where dQ goes on, the slots of a sequence are free when that of the dQ behind it is, which is waited for, too; and
     of the fence behind words that were read `test_rules_of_programs` asks.
     """
-    x = drawn(1, 6, 1, 50, 90, (16, 16), 1)  # of which a block has five
+    x = drawn(1, 12, 1, 50, 90, (16, 16), 1)  # of which a block has four
     lines = text(50, 90, (16, 16), 96, 32, onward).splitlines()
     close(run("\n".join(lines), x, 0)[0], right(x, onward))
     ordered = [at for at, line in enumerate(lines) if re.match(r"\s+(mbarrier\.(wait|arrive)|fence_async)", line)]

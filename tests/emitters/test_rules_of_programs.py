@@ -70,7 +70,7 @@ def with_a_bias() -> dict[str, KernelProgram]:
     for which, kernels in {**of_bias.STAYING, **at_once}.items():
         tiling = kernels.tiling
         sizes = {"n_q": 383, "n_k": 383, "d_k": 32, "d_v": 32, SEQUENCES: 4, **tiling.blocks}
-        options = {"stages": tiling.stages, "shared": 1, "at_once": kernels.sequences}
+        options = {"stages": tiling.stages, "shared": 1, "streams": kernels.sequences}
         (kernel,) = gluon(of_bias.program(which, kernels), sizes, scale=0.1, **options).kernels
         made[kernel.name + ", onward" * (which == of_bias.ONWARD)] = kernel.program
     return made

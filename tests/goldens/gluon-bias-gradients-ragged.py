@@ -58,7 +58,7 @@ def dQ_dB_loads(dO_tiles, Q_tiles, K_tiles, V_tiles, v_tiles, L_tiles, dO_i, dO_
     turn = 0  # sequences before one
     for matrix in range(begin // whole, gl.cdiv(end, whole)):
         batch, key_head = matrix // own, matrix % own
-        first, behind = gl.maximum(begin - matrix * whole - 10, 0), gl.minimum(end - matrix * whole, whole) - 10
+        first, behind = gl.maximum(begin - matrix * whole - (whole - R), 0), gl.minimum(end - matrix * whole, whole) - (whole - R)
         for r in range(first, behind):
             slot, phase = turn % 2, (turn // 2) & 1
             head = (batch * R + r) * own + key_head
@@ -85,7 +85,7 @@ def dQ_dB_rows(w: gl.constexpr, dO_i, dO_i_full, dO_i_free, Q_i, K_j, V_j, v_i_r
     for matrix in range(begin // whole, gl.cdiv(end, whole)):
         batch, key_head = matrix // own, matrix % own
         p = gl.program_id(1) - matrix * whole // each  # of the parts of the head
-        first, behind = gl.maximum(begin - matrix * whole - 10, 0), gl.minimum(end - matrix * whole, whole) - 10
+        first, behind = gl.maximum(begin - matrix * whole - (whole - R), 0), gl.minimum(end - matrix * whole, whole) - (whole - R)
         bias_at = bias_ptr + (gl.cast(batch // bias_several, gl.int64) * bias_batch * 8 + gl.cast(batch % bias_several, gl.int64) * bias_within * 8) + gl.cast(key_head, gl.int64) * bias_head
         dQ_first = dQ_ptr + gl.cast(batch, gl.int64) * dQ_batch * 8 + gl.cast(key_head, gl.int64) * dQ_head
         dB_at = dB_ptr + (gl.cast(batch, gl.int64) * dB_batch * 8 + gl.cast(p, gl.int64) * dB_copy * 8) + gl.cast(key_head, gl.int64) * dB_head
@@ -189,9 +189,14 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, L_ptr, bias_ptr, v_ptr, results):
     if n_k > 128:
         raise ValueError("these kernels are for up to 128 keys")
     tiles, whole = triton.cdiv(n_q, 64), R + 10
-    units, all_of_them = torch.cuda.get_device_properties(device).multi_processor_count, heads * whole
-    each = max(triton.cdiv(all_of_them, max(units // tiles, 1)), 11)
-    if dB_ptr.shape[1] < triton.cdiv(whole - 1, each) + (each % whole > 0):
+    groups = max(torch.cuda.get_device_properties(device).multi_processor_count // tiles, 1)
+    each = max(triton.cdiv(heads * whole, groups), 11)
+    if heads <= groups and triton.cdiv(R, groups // heads) <= each + 2:
+        each = triton.cdiv(R, groups // heads)
+        whole = triton.cdiv(R, each) * each
+    all_of_them = heads * whole
+    parts = triton.cdiv(whole - 1, each) + (each % whole > 0) if whole % each else whole // each
+    if dB_ptr.shape[1] < parts:
         raise ValueError("dB has no room for the parts of these sequences")
     dQ_dB[(tiles, triton.cdiv(all_of_them, each))](dO_tiles, Q_tiles, K_tiles, V_tiles, v_tiles, L_tiles, bias_ptr, dQ_ptr, dB_ptr, R, n_q, n_k, each, all_of_them, whole, own, bias_batch, bias_head, bias_row, bias_several, bias_within, dQ_batch, dQ_head, dQ_row, dQ_copy, dB_batch, dB_head, dB_row, dB_copy, num_warps=4)
     return {"dQ": dQ_ptr, "dB": dB_ptr}

@@ -24,6 +24,8 @@ from pebblesim.kernels.words import is_float32
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
+from pebblesim.operator.pattern import Pattern, band_of
+from pebblesim.operator.texts import written
 
 BESIDE = 5 * 1024
 """Most bytes of shared memory beside buffers and barriers: arguments of the roles, gaps, and what sums go through on
@@ -271,12 +273,23 @@ def test_kernels_that_cap_scores_keep_their_tiles_in_registers(
     check(tiles, d, mask, n, tmp_path, monkeypatch, shared, rows, softcap=30.0)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("even", [True, False])
+def test_kernels_of_shares_keep_their_sums_in_registers(even: bool, tmp_path: Path) -> None:
+    """dK in three tiles of 192 columns, dV in two of 256."""
+    of_width = (each for each in HOPPER if each.schedule == "small-cache-backward-resident" and each.widths[1] == 576)
+    tiling = next(each for each in of_width if each.blocks["e"] == 192)
+    pattern = Pattern(band_of(right=0, rows=8), 8, apart=True, in_shares=True)
+    text = written(tiling, (("d_k", 576), ("d_v", 512)), even, False, False, "bfloat16", pattern, 576**-0.5).text
+    for name, width in (("dK", 64), ("dV", 256)):
+        code, _ = compiled(text, name, {"dK_ptr", "dV_ptr"}, tmp_path)
+        assert spilled(code) == [] and f"HGMMA.64x{width}x16" in code
+
+
 def with_sinks(n: int, window: bool, batch: int, shared: int = 8, d: int = 64) -> Any:
     """The kernels of a backward pass with sinks, such as those for layers of gpt-oss."""
     from pebblesim.advice import cards
-    from pebblesim.operator.pattern import Pattern, band_of
     from pebblesim.operator.planning import chosen
-    from pebblesim.operator.texts import written
 
     pattern = Pattern(band_of(127 if window else None, 0, False, shared), shared)
     dims = (("n_q", shared * n), ("n_k", n), ("d_k", d), ("d_v", d))

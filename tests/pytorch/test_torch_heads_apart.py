@@ -51,10 +51,11 @@ def test_few_keys_of_many_heads_are_taken_in_parts() -> None:
 
 def test_a_plan_says_what_parts_cost() -> None:
     """The words are those of docs/hopper.md."""
-    made = plan(1024, 576, 128, kv_heads=1, d_v=512)
-    (line,) = (each for each in str(made).splitlines() if "besides" in each)
+    made, causal = (plan(1024, 576, 128, kv_heads=1, d_v=512, is_causal=causal) for causal in (False, True))
     summed = 2 * 1024 * (11 * 576 + 16 * 512)  # shares of 4 pairs of 3 tiles, and of 2, for 132 multiprocessors
-    assert f"{17 * 1024 * 1088:,} words of 16 bits and {summed:,} of float32" in line
+    for each, words in ((made, 32 * 1024 * 1088), (causal, summed)):
+        (line,) = (line for line in str(each).splitlines() if "besides" in line)
+        assert f"{17 * 1024 * 1088:,} words of 16 bits and {words:,} of float32" in line
     assert made.side_by_side is not None and made.side_by_side[0] == 16
     assert made.side_by_side[1].seconds < 0.7 * made.backward[0].seconds
     assert plan(4096, 576, 16, kv_heads=1, d_v=512).side_by_side is None
@@ -75,10 +76,11 @@ def test_shares_are_taken_where_multiprocessors_have_even_ones(
 ) -> None:
     tiling = next(each for each in tiles.HOPPER if each.schedule == "small-cache-backward-resident" and each.rows == 0)
     tiling = replace(tiling, blocks={"a": 128, "b": 128, "c": 64, "e": 192})
-    dims = (("n_q", 2**16), ("n_k", n_k), ("d_k", d_k), ("d_v", d_v))
-    assert even_shares(tiling, dims, groups, parts, H200) == shares
+    dims, causal = (("n_q", 2**16), ("n_k", n_k), ("d_k", d_k), ("d_v", d_v)), Pattern(band_of(right=0))
+    assert even_shares(tiling, dims, groups, parts, causal, H200) == shares
+    assert even_shares(tiling, dims, groups, parts, Pattern(), H200) is None
     two_pass = next(each for each in tiles.HOPPER if each.schedule == "backward-two-pass-blocked")
-    assert even_shares(two_pass, dims, groups, parts, H200) is None
+    assert even_shares(two_pass, dims, groups, parts, causal, H200) is None
 
 
 def test_parts_need_room() -> None:

@@ -135,9 +135,10 @@ def test_the_page_counts_as_python_does() -> None:
 
 @pytest.mark.slow
 @needs_node
-def test_the_page_counts_as_python_does_at_10_000_points() -> None:
+def test_the_page_counts_as_python_does_at_other_points_each_time() -> None:
+    """So many as take half a minute; a point at which they differ is in the message."""
     content = data(PROBLEMS)
-    assert compare(content, drawn(content, 10_000, seed=2, top=13)) > 6_000  # the others fit nowhere
+    assert compare(content, drawn(content, 1_500, seed=random.randrange(2**32), top=13)) > 800  # the others fit nowhere
 
 
 @pytest.mark.one_in(4)

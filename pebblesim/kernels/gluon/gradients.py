@@ -60,9 +60,9 @@ SHARES = {64: 2, 32: 3}
 TURN = "turn"
 """The name of the number of a sequence, from the first of its block on."""
 
-BEGINNING, FEWEST = 10, 11
-"""Sequences that a block could have in the time that it takes to read its rows of a bias, and to write those of dB; and
-the fewest of a block, with these."""
+BEGINNING, FEWEST, BETWEEN = 10, 11, 2
+"""Sequences that a block could have in the time that it takes to read its rows of a bias, and to write those of dB; the
+fewest of a block, with these; and those that it could have in the time that it loses between two heads."""
 
 AFTER = st.Let((TURN,), (ONE,), more=True)
 """The statement that counts the sequences of a block."""
@@ -190,26 +190,21 @@ class GradientsRoles(Roles):
         return ["each", "all_of_them", "whole"]
 
     def grid(self) -> tuple[list[str], str]:
-        """A block for each tile of rows, and for each part of the sequences of all heads.
-
-        There are as many parts as multiprocessors for each tile. A head has `BEGINNING` sequences more than there are,
-        for which its blocks read its bias and write its dB: so they have as much to do, where one has two heads, too.
-        """
-        keys, copies = self.setting.size(self.plan.keys.range.dim), self.setting.size(SEQUENCES)
-        most, own = self.plan.shares * self.plan.tiles * self.plan.side, self.setting.size(self.plan.own.dim)
+        """A block for each tile of rows, and for each part of the sequences of all heads."""
+        keys, own = (self.setting.size(dim) for dim in (self.plan.keys.range.dim, self.plan.own.dim))
+        most, sums = self.plan.shares * self.plan.tiles * self.plan.side, self.plan.sums.name
         return [
             f"    if {keys} > {most}:",
             f'        raise ValueError("these kernels are for up to {most} keys")',
-            f"    tiles, whole = triton.cdiv({own}, {ROWS}), {copies} + {BEGINNING}",
-            "    units, all_of_them = torch.cuda.get_device_properties(device).multi_processor_count, heads * whole",
-            f"    each = max(triton.cdiv(all_of_them, max(units // tiles, 1)), {FEWEST})",
-            f"    if {self.plan.sums.name}_ptr.shape[1] < triton.cdiv(whole - 1, each) + (each % whole > 0):",
+            *_divided(own, self.setting.size(SEQUENCES)),
+            f"    if {sums}_ptr.shape[1] < parts:",
             '        raise ValueError("dB has no room for the parts of these sequences")',
         ], "tiles, triton.cdiv(all_of_them, each)"
 
     def within_tile(self, body: list[st.Statement]) -> list[st.Statement]:
         """The statements of a role: for each head of a block, behind those that find its first and last sequence."""
-        part, before, several = call("program_id", 1), term("matrix") * "whole", BEGINNING
+        part, before = call("program_id", 1), term("matrix") * "whole"
+        several = term("whole") - self.setting.size(SEQUENCES)
         first, behind = maximum(term("begin") - before - several, 0), minimum(term("end") - before, "whole") - several
         adds = any(isinstance(each, st.Issue) for each in st.within(body))
         of_head = [
@@ -463,6 +458,25 @@ class GradientsRoles(Roles):
             self.say(st.Let(("at_j",), (self._columns(term("w") * self.plan.tiles + number),)))
             value = held.to(f"{self.setting.of[node.tensor]}.dtype.element_ty")
             self.say(st.Store(node.tensor, place, value, all_of(where), line=node.line))
+
+
+def _divided(rows: Term, sequences: Term) -> list[str]:
+    """The lines of `run` that divide the sequences of all heads into parts.
+
+    There are as many parts as multiprocessors for each tile of rows, or fewer, if blocks of one head each have less to
+    do. Else a head has `BEGINNING` sequences more than there are, for which its blocks read its bias and write its dB:
+    so they have as much to do, where one has two heads, too.
+    """
+    return [
+        f"    tiles, whole = triton.cdiv({rows}, {ROWS}), {sequences} + {BEGINNING}",
+        "    groups = max(torch.cuda.get_device_properties(device).multi_processor_count // tiles, 1)",
+        f"    each = max(triton.cdiv(heads * whole, groups), {FEWEST})",
+        f"    if heads <= groups and triton.cdiv({sequences}, groups // heads) <= each + {BETWEEN}:",
+        f"        each = triton.cdiv({sequences}, groups // heads)",
+        f"        whole = triton.cdiv({sequences}, each) * each",
+        "    all_of_them = heads * whole",
+        "    parts = triton.cdiv(whole - 1, each) + (each % whole > 0) if whole % each else whole // each",
+    ]
 
 
 def _is_apart(node: ir.Compute, plan: Gradients) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pebblesim.advice.tiles import Tiling
 from pebblesim.kernels.gluon.block import ROWS
-from pebblesim.kernels.gluon.gradients import BEGINNING, FEWEST as OF_BLOCK, SHARES
+from pebblesim.kernels.gluon.gradients import BEGINNING, BETWEEN, FEWEST as OF_BLOCK, SHARES
 from pebblesim.kernels.passes.bias import biased, gradient_of_bias
 from pebblesim.kernels.passes.bias_stays import OF_PART, SPAN, gradients_at_once
 from pebblesim.kernels.passes.sequences import together
@@ -186,7 +186,7 @@ class Parts(NamedTuple):
     """How the sequences of all heads are divided among blocks of dQ and dB at once.
 
     Attributes:
-        whole: sequences of a head, and `BEGINNING` more.
+        whole: sequences of a head, and some more that take as long as the beginning of a head, or fill its last part.
         each: of these, how many a block has.
     """
 
@@ -196,6 +196,8 @@ class Parts(NamedTuple):
     @property
     def most(self) -> int:
         """The most parts that a head may have."""
+        if self.whole % self.each == 0:
+            return self.whole // self.each
         return -(-(self.whole - 1) // self.each) + (self.each % self.whole > 0)
 
     def of(self, head: int) -> int:
@@ -206,4 +208,7 @@ class Parts(NamedTuple):
 def parts_at_once(rows: int, sequences: int, heads: int, units: int) -> Parts:
     """As the kernel divides them: queries, sequences that share a bias, heads of all biases, and multiprocessors."""
     whole, groups = sequences + BEGINNING, max(units // -(-rows // ROWS), 1)
-    return Parts(whole, max(-(-heads * whole // groups), OF_BLOCK))
+    each = max(-(-heads * whole // groups), OF_BLOCK)
+    if heads <= groups and (own := -(-sequences // (groups // heads))) <= each + BETWEEN:
+        return Parts(-(-sequences // own) * own, own)
+    return Parts(whole, each)

@@ -358,7 +358,7 @@ def _prepared(
     alike = own._replace(same_bits=False, gluon=True, sinks=sinks)  # without what says what is chosen
     if apart:
         tiling, (number, *_) = choice.forecast.tiling, apart.values()
-        shares = even_shares(tiling, dims, batch * kv_heads // number, number, card_of(Q.device))
+        shares = even_shares(tiling, dims, batch * kv_heads // number, number, own, card_of(Q.device))
         alike = alike._replace(apart=True, in_shares=bool(shares) and choice.forecast.rounds == 1)
     return choice, *loaded(choice.forecast.tiling, dims[2:], choice.even, far, dense, dtype, alike, scale), given
 
