@@ -50,6 +50,24 @@ def test_sums_are_those_of_pytorch() -> None:
     subprocess.run([sys.executable, "-c", run], env=environment, check=True)
 
 
+@pytest.mark.parametrize(("parts", "heads", "by_kernel"), [((640, 10), 1, True), ((650, 10), 2, False)])
+def test_a_kernel_adds_up_so_many_parts_that_it_is_compiled_in_a_second(
+    monkeypatch: pytest.MonkeyPatch, parts: tuple[int, int], heads: int, by_kernel: bool
+) -> None:
+    """Heads that have more are added up one by one by PyTorch."""
+    from pebblesim.operator.bias import gradient, parts as kernel_of_parts
+    from pebblesim.operator.bias.programs import Parts
+
+    of, asked = Parts(*parts), list[Any]()
+    monkeypatch.setattr(gradient, "on_gpu", lambda x: True)
+    monkeypatch.setattr(kernel_of_parts, "add_up", lambda *given: asked.append(given))
+    room = torch.randn(1, of.most, heads, 3, 8)
+    dB = torch.full((1, heads, 3, 8), torch.nan, dtype=torch.bfloat16)
+    gradient._add_up(room, dB, of)
+    assert len(asked) == by_kernel
+    assert by_kernel or torch.equal(dB, room.sum(1).bfloat16())
+
+
 @pytest.mark.slow
 def test_it_is_compiled_for_hopper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import triton

@@ -129,9 +129,13 @@ def _with_dQ(pairs: Met, streams: Streams, some: slice, bias: Tensor, dQ: Tensor
     return made
 
 
+UNROLLED = 64
+"""The most parts that one kernel adds up: with 256 it takes 30 s to compile. Only one or two heads have more."""
+
+
 def _add_up(room: Tensor, dB: Tensor, parts: programs.Parts) -> None:
-    """Write sums of the parts that heads have, (groups, parts, heads, n_q, n_k), in order."""
-    if on_gpu(room):
+    """Write sums of the parts that heads have, (groups, parts, heads, n_q, n_k), in the same order in every run."""
+    if on_gpu(room) and parts.most <= UNROLLED:
         from pebblesim.operator.bias.parts import add_up
 
         add_up(room, dB, parts)
