@@ -96,7 +96,7 @@ def test_tables_of_some_heads_are_freed_before_others_need_theirs(noting: Any, m
         made.extend(map(weakref.ref, found.values()))
         return found
 
-    choice = SimpleNamespace(forecast=SimpleNamespace(rounds=3, tiling=SimpleNamespace(gluon=False)), cut=None)
+    choice = SimpleNamespace(forecast=SimpleNamespace(rounds=3), cut=None)
     module = SimpleNamespace(run=run, filled=(), fills=0)
     monkeypatch.setattr(launching, "_prepared", lambda way, given, *others: (choice, module, ("Q", "K"), given))
     tensors = {name: torch.zeros(3, 1, 8, 16).half() for name in ("Q", "K")} | {"L": torch.zeros(3, 8)}
