@@ -371,6 +371,7 @@ def test_kernels_that_sum_call_kernels_as_they_were_written(layer: Any) -> None:
     import ast
     import inspect
 
+    pytest.importorskip("triton")
     from triton.runtime.jit import JITFunction
 
     from pebblesim.operator.launching.launching import running

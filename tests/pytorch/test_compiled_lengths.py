@@ -27,6 +27,7 @@ from triton.runtime import driver, jit  # noqa: E402
 from pebblesim.advice import cards  # noqa: E402
 from pebblesim.kernels.gluon.text import HELPERS  # noqa: E402
 from pebblesim.kernels.module import module_of  # noqa: E402
+from pebblesim.kernels.passes.sums_of_sinks import AND_SUMS  # noqa: E402
 from pebblesim.operator import masks, operators  # noqa: E402
 from pebblesim.operator.known import eager, recorded  # noqa: E402
 from pebblesim.operator.known.recent import Recent  # noqa: E402
@@ -202,9 +203,22 @@ IN_PARTS = {
 """A call whose forward pass has two parts of its queries, since tables of all have no room."""
 
 
+UNSEEING = {
+    **dict.fromkeys(("ranges", "tokens_first", "workspace")),
+    "of_L": True,
+    "sinks": "of heads",
+    "sizes": (1, 1, 1),
+    "lengths": (18, 17),
+    "d": 64,
+    "limits": (None, 0, True),
+}
+"""A call whose first query sees no key but the sink."""
+
+
 @settings(max_examples=amount(6, 60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(call=calls())
 @example(call=IN_PARTS)
+@example(call=UNSEEING)
 def test_a_pass_made_again_launches_what_the_first_one_launches(compiled: list[str], call: dict[str, Any]) -> None:
     """The same kernels with the same numbers, on the same parts of inputs and of what is made: in the same order."""
     launched: list[Any] = []
@@ -224,7 +238,8 @@ def test_a_pass_made_again_launches_what_the_first_one_launches(compiled: list[s
                 results = passes(call, x, grad_L, rest, sinks)
             found.append((told(launched, known), [(each.shape, each.stride(), each.dtype) for each in results]))
         assert found[1][0] and found[1] == found[2] == found[3]
-        assert len(recorded._KEPT) == 2
+        by_pytorch = call["sinks"] is not None and call["of_L"]  # where a query sees no key but the sink
+        assert len(recorded._KEPT) == 2 or (by_pytorch and len(recorded._KEPT) == 1)
 
 
 def test_each_part_of_a_forward_pass_launches_its_kernels(compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +278,7 @@ def test_sinks_of_another_type_compile_again(compiled: list[str]) -> None:
 def test_sinks_are_launched_with_what_there_is(
     compiled: list[str], monkeypatch: pytest.MonkeyPatch, causal: bool
 ) -> None:
-    """A forward pass launches as many kernels as without, and a backward pass the same ones."""
+    """A forward pass launches as many kernels as without, and a backward pass the same; the last may sum."""
     launched = list[str]()
     monkeypatch.setattr(launch, "launch", lambda made, *given: launched.append(made.name))
     x, _, rest = tensors({**BESIDE, **PLAIN, "limits": (None, 0 if causal else None, False)})
@@ -273,7 +288,7 @@ def test_sinks_are_launched_with_what_there_is(
             launched.clear()
             passes({}, x, None, rest, sinks)
         found.append([*launched])
-    assert found[0] == found[1]
+    assert found[0] == [each.removesuffix(AND_SUMS) for each in found[1]]
 
 
 def test_both_passes_are_compiled_before_the_first_launch(compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

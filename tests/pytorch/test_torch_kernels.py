@@ -96,7 +96,7 @@ def test_tables_of_some_heads_are_freed_before_others_need_theirs(noting: Any, m
         made.extend(map(weakref.ref, found.values()))
         return found
 
-    choice = SimpleNamespace(forecast=SimpleNamespace(rounds=3), cut=None)
+    choice = SimpleNamespace(forecast=SimpleNamespace(rounds=3, tiling=SimpleNamespace(gluon=False)), cut=None)
     module = SimpleNamespace(run=run, filled=(), fills=0)
     monkeypatch.setattr(launching, "_prepared", lambda way, given, *others: (choice, module, ("Q", "K"), given))
     tensors = {name: torch.zeros(3, 1, 8, 16).half() for name in ("Q", "K")} | {"L": torch.zeros(3, 8)}
@@ -249,7 +249,7 @@ def test_kernels_run_on_the_device_of_the_tensors(monkeypatch: Any) -> None:
     monkeypatch.setattr(torch.cuda, "device", device)
     for name in ("fitted", "fits"):
         monkeypatch.setattr(launching, name, lambda each: each)
-    choice = SimpleNamespace(forecast=SimpleNamespace(rounds=1), cut=None)
+    choice = SimpleNamespace(forecast=SimpleNamespace(rounds=1, tiling=SimpleNamespace(gluon=False)), cut=None)
     module = SimpleNamespace(run=lambda *given, **others: used.append(current[0]) or {})
     monkeypatch.setattr(launching, "_prepared", lambda way, given, *others: (choice, module, ("Q", "K"), given))
     x = SimpleNamespace(is_cuda=True, device=torch.device("cuda", 1), shape=(1, 1, 8, 16), dim=lambda: 4)
