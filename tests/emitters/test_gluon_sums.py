@@ -88,7 +88,7 @@ class Case:
         rows = np.sum(x["dO"].astype(np.float64) * x["O"], axis=-1)
         if self.dL is not None:
             rows -= self.dL.reshape(batch, self.kv_heads, n, shared).transpose(0, 1, 3, 2).reshape(batch, heads, n)
-        s = numbers.standard_normal((batch, heads) if chance.random() < 0.5 else (heads,))
+        s = numbers.standard_normal((batch, heads) if not many and chance.random() < 0.5 else (heads,))
         s[..., 0] = chance.choice([-np.inf, 0.5, 4.0])
         kind = TYPES[chance.choice(["bfloat16", "float32"])]
         self.s = kind.round(s)
