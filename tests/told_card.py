@@ -13,7 +13,7 @@ import torch
 from test_torch_launches import patch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pebblesim.operator.known import eager, recorded
+from pebblesim.operator.known import eager, known, recorded
 from pebblesim.operator.known.recent import Recent
 from pebblesim.operator.launching import boxes, launch
 
@@ -30,7 +30,7 @@ class Watched(TorchDispatchMode):
         if name == "fill_":
             self.noted.append(("fill", args[0].data_ptr(), args[0].numel()))
         elif name == "copy_":
-            to, of = args
+            to, of = args[0], args[1].expand(args[0].shape)
             for at in product(*map(range, to.shape[:-2])):  # a matrix after the other
                 self._copied(to[at], of[at])
         self.kept.append(function(*args, **(kwargs or {})))
@@ -102,6 +102,7 @@ class Told:
         with pytest.MonkeyPatch.context() as patched:
             if untraced:
                 patched.setattr(recorded, "sizes_of", lambda *given: None)
+                patched.setattr(known.Known, "ready", lambda *given: None)  # which keeps passes, too
             with Watched(self.noted):
                 results = call()
         places = {each.data_ptr(): f"input {at}" for at, each in enumerate(inputs)}
@@ -160,3 +161,8 @@ def padding_for_all(n: int) -> dict[str, Any]:
 
 def sinks(n: int) -> dict[str, Any]:
     return {"sinks": torch.zeros(4, requires_grad=True), "is_causal": True}
+
+
+def packed_with_sinks(n: int) -> dict[str, Any]:
+    """Sinks that begin, within others, where wide accesses do not."""
+    return packed(n) | {"sinks": torch.zeros(7, dtype=torch.bfloat16)[3:].requires_grad_()}

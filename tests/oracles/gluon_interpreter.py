@@ -421,17 +421,17 @@ class Jit:
     def __call__(self, *arguments: Any) -> Any:
         return self.function(*arguments)
 
-    def __getitem__(self, grid: tuple[int, int]) -> Callable[..., None]:
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def launch(*arguments: Any, num_warps: int, enable_fp_fusion: bool = True) -> None:
             global BLOCK
             assert num_warps == 4 and enable_fp_fusion
             given = [Pointer(each) if isinstance(each, Array) else each for each in arguments]
+            given = [np.array(each).view(Value) if isinstance(each, int) else each for each in given]
             triton_interpreter.named(self.function, arguments)
-            for head in range(grid[1]):
-                for program in range(grid[0]):
-                    LANGUAGE.programs, BLOCK = (program, head), Block(CHANCE)
-                    LANGUAGE.grid = grid
-                    self.function(*given)
+            LANGUAGE.grid = (*grid, 1, 1)[:3]
+            for last, head, program in np.ndindex(*LANGUAGE.grid[::-1]):
+                LANGUAGE.programs, BLOCK = (program, head, last), Block(CHANCE)
+                self.function(*given)
 
         return launch
 
@@ -450,11 +450,17 @@ def _nothing(*arguments: Any) -> None:
     return None
 
 
+def _blocked(per_thread: list[int], threads: list[int], warps: list[int], order: list[int]) -> int:
+    """Numbers that the threads of a block have at once."""
+    assert (threads, warps, order) == ([32], [4], [0]), "not 4 warps of 32 threads"
+    return 128 * per_thread[0]
+
+
 GLUON: Any = SimpleNamespace(
     constexpr=lambda x: x,
     static_range=range,
     program_id=LANGUAGE.program_id,
-    num_programs=lambda axis: LANGUAGE.grid[axis],
+    num_programs=LANGUAGE.num_programs,
     cast=LANGUAGE.cast,
     arange=lambda start, stop, layout: LANGUAGE.arange(start, stop),
     full=lambda shape, value, dtype, layout: LANGUAGE.full(shape, value, dtype),
@@ -467,6 +473,7 @@ GLUON: Any = SimpleNamespace(
     DistributedLinearLayout=_nothing,
     SharedLinearLayout=_nothing,
     SliceLayout=_nothing,
+    BlockedLayout=_blocked,
     DotOperandLayout=lambda number, of, words: OPERAND,
     NVMMASharedLayout=SimpleNamespace(get_default_for=_nothing),
     **{name: getattr(LANGUAGE, name) for name in ("load", "store", "log2", "maximum", "minimum", "where", "cdiv")},

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from contextlib import contextmanager
 from itertools import product
+from math import prod
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -35,10 +36,11 @@ class Type:
         if self.name == "float16":
             with np.errstate(over="ignore"):
                 return np.asarray(values, np.float16).astype(np.float32)
-        return np.asarray(values, np.int64 if self.name == "int64" else np.float32)
+        return np.asarray(values, np.int64 if self.name.startswith("int") else np.float32)
 
 
-TYPES = {name: Type(name, bits) for name, bits in {"bfloat16": 16, "float16": 16, "float32": 32, "int64": 64}.items()}
+BITS = {"bfloat16": 16, "float16": 16, "float32": 32, "int32": 32, "int64": 64}
+TYPES = {name: Type(name, bits) for name, bits in BITS.items()}
 
 
 class Array:
@@ -116,9 +118,15 @@ class Array:
     def numpy(self) -> np.ndarray:
         return self.values.reshape(self.shape) if self.places is None else self.values[self.places]
 
-    def stride(self) -> tuple[int, ...]:
-        assert self.strides is not None
-        return self.strides
+    def stride(self, axis: int | None = None) -> Any:
+        strides = self.strides
+        if strides is None:
+            assert axis is not None, "matrices have strides, given with them"
+            strides = tuple(prod(self.shape[at + 1 :]) for at in range(len(self.shape)))
+        return strides if axis is None else strides[axis]
+
+    def dim(self) -> int:
+        return len(self.shape)
 
 
 class Rows:
@@ -166,6 +174,9 @@ class Descriptor:
 class Value(np.ndarray):
     """A block of values in registers."""
 
+    def __truediv__(self, other: Any) -> Value:  # integers become numbers in float32, and not in float64
+        return np.divide(np.asarray(self, np.float32), np.asarray(other, np.float32)).view(Value)
+
     def to(self, dtype: Type) -> Value:
         return dtype.round(self).view(Value)
 
@@ -180,15 +191,19 @@ def _kernel(function: Any = None, do_not_specialize: Any = ()) -> Any:
         return _kernel
 
     class Launcher:
+        def __call__(self, *given: Any) -> Any:
+            return function(*given)
+
         def __getitem__(self, grid: tuple[int, ...]) -> Any:
             def launch(*arrays: Array | int, **options: int | bool) -> None:
-                LANGUAGE.grid = grid
+                LANGUAGE.grid = (*grid, 1, 1)[:3]
+                given = [Pointer(each) if isinstance(each, Array) else _value(each) for each in arrays]
                 named(function, arrays)
-                for programs in product(*map(range, grid)):
+                for programs in product(*map(range, LANGUAGE.grid)):
                     LANGUAGE.programs = programs
                     LANGUAGE.start = arrays[0] if isinstance(arrays[0], int) else 0
                     with np.errstate(all="ignore"):
-                        function(*(Pointer(each) if isinstance(each, Array) else each for each in arrays))
+                        function(*given)
 
             return launch
 
@@ -251,6 +266,7 @@ LANGUAGE: Any = SimpleNamespace(
     max=lambda x, axis: _value(np.max(x, axis=axis)),
     extra=SimpleNamespace(cuda=SimpleNamespace(gdc_launch_dependents=lambda: None, gdc_wait=lambda: None)),
     math=SimpleNamespace(exp2=lambda x: _value(np.exp2(x))),
+    exp2=lambda x: _value(np.exp2(x)),
     log2=lambda x: _value(np.log2(x)),
     sigmoid=lambda x: _value(1 / (1 + np.exp(-x))),
     maximum=lambda x, y: _value(np.maximum(x, y)),
@@ -302,6 +318,7 @@ def run(
     begin: dict[str, np.ndarray] | None = None,
     onto: dict[str, np.ndarray] | None = None,
     apart: dict[str, int] | None = None,
+    sums_of: tuple[Array, Array] | None = None,
 ) -> tuple[dict[str, np.ndarray], Counter[tuple[str, str]]]:
     """The outputs of a module's `run`, and the words that it read and wrote, by ("read" or "written", tensor).
 
@@ -312,6 +329,7 @@ def run(
     `strides`: of inputs that have some; `results`: shapes and strides of the matrices that are to be written. `wide`:
     which of these are in float32 whatever the type of the others; `begin`: what some of them hold already; `onto`:
     sums in float32 of contiguous matrices, that results are added to. `apart`: of how many parts gradients are sums.
+    `sums_of`: sinks, and where their gradient is written.
     """
     arrays: list[tuple[str, Array]] = []
 
@@ -334,6 +352,7 @@ def run(
         arrays += zip(inputs, given, strict=True)
         options: dict[str, Any] = {} if shift is None else {"dL": Array(shift, TYPES["float32"])}
         options |= {} if apart is None else {"apart": apart}
+        options |= {} if sums_of is None else {"sums_of_sinks": sums_of}
         if onto is not None:
             options["onto"] = {name: Array(x, TYPES["float32"]) for name, x in onto.items()}
             arrays += options["onto"].items()

@@ -93,6 +93,8 @@ def compiled(text: str, name: str, vectors: set[str], folder: Path) -> tuple[str
         source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "enable_fp_fusion": True}
     )
     (folder / "kernel.cubin").write_bytes(result.asm["cubin"])
+    for each in ("ttgir", "ptx"):
+        (folder / f"kernel.{each}").write_text(result.asm[each], encoding="utf-8")
     tool = Path(compiler.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
     listed = subprocess.run([tool, "-c", folder / "kernel.cubin"], capture_output=True, text=True, check=True).stdout
     return listed, result.metadata.shared
@@ -298,14 +300,57 @@ def with_sinks(n: int, window: bool, batch: int, shared: int = 8, d: int = 64) -
     return written(choice.forecast.tiling, dims[2:], choice.even, False, False, "bfloat16", own, d**-0.5)
 
 
+VECTORS = {"v_ptr", "L_ptr", "L_in_rows_ptr", "sums_v_ptr", "sums_L_ptr"}
+"""Arguments of kernels that sum which are addresses of numbers in float32."""
+
+
+def summing(text: str, name: str) -> str:
+    """A module that launches its last kernel with the blocks that sum, and not without them."""
+    return re.sub(r"    if sums_of_sinks is None:.*_and_sums\[\(grid", f"    {name}_and_sums[(grid", text, flags=re.S)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "batch", "shared", "d"), [(676, 2, 8, 64), (511, 2, 1, 128), (4096, 1, 1, 64)])
+def test_blocks_that_sum_have_no_part_in_roles(n: int, batch: int, shared: int, d: int, tmp_path: Path) -> None:
+    """They end before barriers are made; all loads of vectors are masked, and one number is stored."""
+    made = with_sinks(n, False, batch, shared, d)
+    *_, name, sums = made.kernels
+    assert f"@gluon.jit\ndef {name}_rows" in made.text and sums == f"{name}_and_sums"
+    compiled(summing(made.text, name), sums, VECTORS, tmp_path)
+    lines = (tmp_path / "kernel.ttgir").read_text(encoding="utf-8").splitlines()
+    begin = next(at for at, line in enumerate(lines) if re.match(r"    (%\S+ = )?scf\.if ", line))
+    middle, end = (
+        next(at for at in range(begin, len(lines)) if re.match(form, lines[at]))
+        for form in (r"    } else {", r"    }( |$)(?!else)")
+    )
+    before, its, others = lines[:begin], lines[begin:middle], lines[middle:end]
+    roles = re.compile("barrier|warp_specialize|local_alloc|async|ttng")
+    assert not any(roles.search(line) for line in its) and not any("_alloc" in line for line in before)
+    assert sum("ttg.warp_specialize" in line for line in others) == 1
+    assert sum("init_barrier" in line for line in lines) == sum("init_barrier" in line for line in others) > 0
+    (layout,) = {each for line in its for each in re.findall(r"tensor<1024x\S+, (#\w+)>", line)}
+    (told,) = (line for line in lines if line.startswith(f"{layout} = "))
+    assert "sizePerThread = [4], threadsPerWarp = [32], warpsPerCTA = [4], order = [0]" in told
+    loads = [line for line in its if "tt.load" in line]
+    vectors = [line for line in loads if "tensor<1024x" in line]
+    assert len(vectors) == 2 and all(re.search(r"tt\.load %\w+, %inside\w*, %cst\w* :", line) for line in vectors)
+    assert len(loads) == 3 and sum("tt.make_range" in line for line in its) == 1
+    assert sum('"tt.reduce"' in line for line in its) == 1
+    (stored,) = (line for line in its if "tt.store" in line)
+    assert ": !tt.ptr<bf16>" in stored
+    code = (tmp_path / "kernel.ptx").read_text(encoding="utf-8")
+    assert code.count("ret;") == 1  # all blocks end where the warps of other roles are let go
+    assert begin < middle < end
+    assert {"0, 128"} <= set(re.findall(r"bar\.sync \t?(\d+.*);", code)) <= {f"{at}, 128" for at in range(16)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("n", "window", "batch"), [(352, True, 8), (676, False, 2), (4096, False, 1)])
 def test_blocks_that_sum_cost_the_others_no_register(n: int, window: bool, batch: int, tmp_path: Path) -> None:
     """Nothing more of the last kernel is in local memory, and its shared memory is as large, on a Hopper card."""
     made = with_sinks(n, window, batch)
     text, name = made.text, made.kernels[-2]
-    alone = re.sub(r"    if sums_of_sinks is None:.*_and_sums\[\(grid", f"    {name}_and_sums[(grid", text, flags=re.S)
-    vectors = {"v_ptr", "L_ptr", "L_in_rows_ptr", "sums_v_ptr", "sums_L_ptr"}
+    alone, vectors = summing(text, name), VECTORS
     if f"@gluon.jit\ndef {name}_rows" in text:
         found = [
             compiled(each, kernel, vectors, tmp_path) for each, kernel in ((text, name), (alone, f"{name}_and_sums"))

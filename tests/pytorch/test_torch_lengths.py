@@ -24,6 +24,7 @@ from told_card import (  # noqa: E402
     in_library,
     packed,
     packed_apart,
+    packed_with_sinks,
     padding,
     padding_for_all,
     sinks,
@@ -36,6 +37,7 @@ from pebblesim.operator.known.symbols import Script, Words, plain  # noqa: E402
 from pebblesim.operator.known.tape import Launched, Made, Place  # noqa: E402
 from pebblesim.operator.launching import compiling  # noqa: E402
 from pebblesim.operator.launching.launching import loaded  # noqa: E402
+from pebblesim.operator.sinks import kernel as kernel_of_sinks  # noqa: E402
 
 # A module's folder is deleted with it, when the cache of modules is cleared.
 pytestmark = pytest.mark.filterwarnings(
@@ -297,6 +299,61 @@ def test_calls_with_masks_and_sinks_launch_what_untraced_ones_do(
     assert {type(each).__name__ for each in recorded._KEPT.values()} == {"Found"}
 
 
+SINKS: dict[str, Any] = {
+    "float32": lambda heads: torch.zeros(heads),
+    "bfloat16": lambda heads: torch.zeros(heads, dtype=torch.bfloat16),
+    "within others": lambda heads: torch.zeros(heads + 3, dtype=torch.bfloat16)[3:],
+    "every other one": lambda heads: torch.zeros(2 * heads)[::2],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("of", SINKS)
+@pytest.mark.parametrize(
+    ("sizes", "d", "options"),
+    [
+        ((2, 2, 4), 64, {"is_causal": True}),
+        ((2, 2, 4), 64, {"window": (127, 0)}),
+        ((3, 4, 1), 128, {"is_causal": True}),
+        ((2, 2, 2, 40), 64, {"window": (20, 0)}),  # the last queries see no key
+        ((2, 2, 2, 40), 64, {"is_causal": True, "align": "end"}),  # the first ones do not
+        ((1, 2, 4), 64, {"is_causal": True, "cu_seqlens": torch.tensor([0, 100, 100, 380], dtype=torch.int32)}),
+    ],
+)
+def test_passes_that_sum_for_sinks_launch_what_untraced_ones_do(
+    told: Told, of: str, sizes: Any, d: int, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of other tensors at each length; with L, too, and with gradients for some of them."""
+    monkeypatch.setattr(compiling, "can", lambda: False)
+    monkeypatch.setattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)  # of the one that watches
+    apart, whole = list[Any](), kernel_of_sinks.summed
+    monkeypatch.setattr(kernel_of_sinks, "summed", lambda *given: apart.append(1) or whole(*given))
+    for table in (recorded._KINDS, recorded._KEPT, recorded._SEEN, eager._CHECKED, eager._ALIKE):
+        table.clear()
+    (batch, kv_heads, shared, *rest), alone = sizes, list[bool]()
+    more = sum(rest)
+    for n in (500, 511, 497, 512, 385, 511):
+        Q, K, V, dO = matrices((batch, kv_heads, shared, n + more, n), d, n % 2 == 0)
+        s, dL = SINKS[of](kv_heads * shared), torch.empty(batch, kv_heads * shared, n + more)
+        for learning, with_L in (([Q, K, V, s], False), ([Q, K, V, s], True), ([s], False), ([K, s], False)):
+            for each in (Q, K, V, s):
+                each.requires_grad_(any(each is one for one in learning))
+
+            def call() -> Any:
+                made = public.attention(Q, K, V, sinks=s, enable_gqa=True, return_lse=with_L, **options)  # noqa: B023
+                made, grads = (made, (dO, dL)) if with_L else ((made,), (dO,))  # noqa: B023
+                return [*made, *torch.autograd.grad(made, learning, grads)]  # noqa: B023
+
+            apart.clear()
+            for _ in range(2):
+                call()
+            alone.append(not apart)
+            inputs = [Q, K, V, s, dO, dL]
+            again = told.of(call, inputs, False)
+            assert again == told.of(call, inputs, True) and again[0]
+    assert alone[0] is (of != "every other one")
+
+
 def passes(told: Told, call: Any, backward: Any, inputs: list[Any]) -> Any:
     """What both passes tell the card, with names and order numbers in the place of addresses."""
     found, results = list[Any](), list[Any]()
@@ -310,7 +367,7 @@ def passes(told: Told, call: Any, backward: Any, inputs: list[Any]) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("d", [64, 128, 512])
-@pytest.mark.parametrize("options", [causal, padding, sinks, packed])
+@pytest.mark.parametrize("options", [causal, padding, sinks, packed, packed_with_sinks])
 def test_attention_launches_what_python_launches(
     told: Told, options: Any, d: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,7 +380,7 @@ def test_attention_launches_what_python_launches(
     for table in (recorded._KINDS, recorded._KEPT, recorded._SEEN, eager._CHECKED, eager._ALIKE):
         table.clear()
     for n in (500, 511, 512):
-        batch = 1 if options is packed else 2
+        batch = 1 if options in (packed, packed_with_sinks) else 2
         x = [torch.empty(batch, 4, n, d, dtype=torch.bfloat16, requires_grad=True) for _ in "QKV"]
         rest = options(n)
         learning = [*x, *(each for each in rest.values() if getattr(each, "requires_grad", False))]
