@@ -248,7 +248,6 @@ def _compile(x: tuple[Tensor, ...], asked: Limits) -> None:
     with suppress(torch.OutOfMemoryError), torch.no_grad(), compiling.together():
         made = operators_of_bias.biased_without_notes(*x, *asked)
         if any(each.requires_grad for each in x):
-            compiling.let_through()
             tensors = made[0], None, *x, *made
             operators_of_bias.gradients_of_biased_without_notes(*tensors, x[3].requires_grad, *asked)
 

@@ -279,7 +279,6 @@ def compile_for(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None,
     with suppress(torch.OutOfMemoryError), torch.no_grad(), compiling.together():
         out, L = operators.without_notes(Q, K, V, sinks if BEGIN_WITH_SINKS else None, *asked)
         if learning:
-            compiling.let_through()
             operators.gradients_without_notes(
                 out, None, Q, K, V, out, L, sinks if BEGIN_WITH_SINKS and taught else None, *asked
             )
