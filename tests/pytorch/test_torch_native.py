@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.operator.known import known, native, recorded  # noqa: E402
 from pebblesim.operator.known.direct import FUNCTION  # noqa: E402
-from pebblesim.operator.known.known import FORWARD, Family, Forward, Known, Step, Way, with_gradients  # noqa: E402
+from pebblesim.operator.known.known import FORWARD, Family, Forward, Known, Step, Way, by_passes  # noqa: E402
 from pebblesim.operator.known.recorded import Kinds  # noqa: E402
 from pebblesim.operator.known.tape import notes  # noqa: E402
 from pebblesim.operator.launching.fresh import filled  # noqa: E402
@@ -133,14 +133,9 @@ class Toy:
 
         def forward() -> Forward:
             (out,) = known.made(self.known, FORWARD, self.forward, x, ())
-            return Forward((out, None), (q, k, v, out, fourth), (), places if self.at_once else None)
+            return Forward((out, None), (q, k, v, out, fourth), (), x, places if self.at_once else None)
 
-        if learning:
-            return with_gradients(x, forward, self.step, self.gradients, self.known)[0]
-        out = forward().results[0]
-        if self.at_once:
-            self.known.keep(native.library, None, places, None, None)
-        return out
+        return by_passes(x, taught if learning else None, forward, self.step, self.gradients, self.known)[0]
 
     def inputs(self, *shape: int) -> list[Any]:
         return [torch.randn(shape or self.shape, requires_grad=True) for _ in "qkv"]
