@@ -241,28 +241,6 @@ Backward = Callable[[Tensor, Tensor | None, Any, bool, Any], Step]
 """A backward pass: of the gradients of O and L, what was saved, whether the fourth input has one, and the `rest`."""
 
 
-def with_gradients(
-    x: tuple[Tensor | None, ...],
-    forward: Callable[[], Forward],
-    backward: Backward,
-    gradients: Gradients,
-    known: Known | None,
-) -> tuple[Tensor, Tensor | None]:
-    """O, and L if it is wanted, of four inputs, of which the fourth may be None, with gradients."""
-    torch._C._set_grad_enabled(False)  # they are enabled, or nobody would ask
-    by = native.library
-    try:
-        made = forward()
-        prepared = None if known is None else _prepared(by, known, x, made, backward, gradients)
-    finally:
-        torch._C._set_grad_enabled(True)
-    if prepared is None:
-        return _Passes.apply(*x, made, gradients, known)
-    results = made.results if made.results[1] is not None else made.results[:1]
-    out, *lse = by.attached(prepared, x, results, made.saved, recorded.stream())
-    return out, lse[0] if lse else None
-
-
 def learns(x: Sequence[Tensor | None]) -> bool | None:
     """Whether the fourth of some inputs has a gradient; None if none has one."""
     if not torch.is_grad_enabled() or not any(each is not None and each.requires_grad for each in x):
@@ -278,13 +256,24 @@ def by_passes(
     gradients: Gradients,
     known: Known | None,
 ) -> tuple[Tensor, Tensor | None]:
-    """As `with_gradients`; without gradients where `taught`, of `learns`, is None."""
-    if taught is not None:
-        return with_gradients(x, forward, backward, gradients, known)
-    made = forward()
-    if known is not None:
-        known.keep(native.library, made)
-    return made.results
+    """O, and L if it is wanted, of four inputs, of which the fourth may be None; `taught`: as `learns` gives it."""
+    if taught is None:
+        made = forward()
+        if known is not None:
+            known.keep(native.library, made)
+        return made.results
+    torch._C._set_grad_enabled(False)  # they are enabled, or nobody would ask
+    by = native.library
+    try:
+        made = forward()
+        prepared = None if known is None else _prepared(by, known, x, made, backward, gradients)
+    finally:
+        torch._C._set_grad_enabled(True)
+    if prepared is None:
+        return _Passes.apply(*x, made, gradients, known)
+    results = made.results if made.results[1] is not None else made.results[:1]
+    out, *lse = by.attached(prepared, x, results, made.saved, recorded.stream())
+    return out, lse[0] if lse else None
 
 
 def _prepared(
