@@ -156,7 +156,9 @@ class Known:
         each = (self.family.kinds.get(kind) for kind in (None, back))
         families = [() if kinds is None else kinds.families(by) for kinds in each]
         of = by.calls(*families, *(made.places or ()), self.family.order or (), bool(taught), later)
-        self.family.calls[taught], self.calls[taught] = of, by.call(of, forward.made, prepared, made.sizes)
+        self.calls[taught] = by.call(of, forward.made, prepared, made.sizes)
+        if len(made.sizes) == 4:  # other lengths of several axes of batches may have to be copied
+            self.family.calls[taught] = of
 
     def ready(self, step: Step) -> Pass | None:
         """The pass that is made again, if there is one."""
