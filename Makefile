@@ -118,6 +118,7 @@ smoke: $(READY)  ## build the wheel, install it elsewhere and use it from there
 	trap 'rm -rf "$$scratch"' EXIT; trap 'exit 1' HUP INT TERM; \
 	echo "smoke: building the source distribution, and the wheel from it"; \
 	"$$bin/python" -m build --outdir "$$scratch/dist" >"$$scratch/log" 2>&1 || { cat "$$scratch/log"; exit 1; }; \
+	! grep -m 1 'Warning: ' "$$scratch/log" || { echo "smoke: setuptools warns"; exit 1; }; \
 	! tar -tzf "$$scratch"/dist/*.tar.gz | grep -m 1 '/tests/' || { echo "smoke: tests that cannot run there"; exit 1; }; \
 	cd "$$scratch"; echo "smoke: installing the wheel"; \
 	"$$bin/python" -m venv --without-pip venv; \
