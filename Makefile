@@ -11,7 +11,7 @@ OF_TORCH := $(addprefix tests/pytorch/test_,attention_plans.py adapters_page.py 
             $(filter-out %_again.py %_gluon.py,$(wildcard tests/pytorch/test_torch_*.py tests/test_torch_*.py))
 
 OF_CI    := $(addprefix tests/pytorch/test_,torch_operator.py torch_graphs.py torch_refusals.py torch_releases.py \
-            compiled_gluon.py compiled_kernels.py compiled_lengths.py)
+            torch_sinks.py compiled_gluon.py compiled_kernels.py compiled_lengths.py)
 
 # A pair that was measured on a card; others are tried by setting both, after `make distclean`.
 PYTORCH_VERSION ?= 2.13.0
