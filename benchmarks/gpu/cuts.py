@@ -131,7 +131,7 @@ def rows(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
                     continue
                 if time.monotonic() > asked.until:
                     return
-                row: dict[str, Any] = {"key": key, "way": way, "n": n, "heads": heads, "shared": shared}
+                row: dict[str, Any] = {"key": key, "way": way, "n": n, "shared": shared}
                 row |= {**cut._asdict(), "card": torch.cuda.get_device_name(), "torch": torch.__version__}
                 with torch.no_grad(), taking(choice, n * shared, heads):
                     found = both[way]()
@@ -150,8 +150,8 @@ def table(found: list[dict[str, Any]]) -> str:
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for row in found:
         times = (f"{row[name] / 1e3:.2f}" for name in ("card_us", "forecast_us"))
-        shape = f"{row['n']:,} | {row['heads'] * row['shared']} on {row['heads']}"
-        lines.append(f"| {shape} | {row['way']} | {row['kv_heads']} | {len(row['ends'])} | {' | '.join(times)} |")
+        heads = row["key"].partition(",")[0]  # `heads` of a row are those of a cut
+        lines.append(f"| {row['n']:,} | {heads} | {row['way']} | {row['kv_heads']} | {len(row['ends'])} | {' | '.join(times)} |")
     return "\n".join(lines)
 
 

@@ -348,6 +348,17 @@ def call_of(torch: Any, case: Case, Q: Any, K: Any, V: Any) -> Callable[[], Any]
     return lambda: run(Q, K, V, results={"O": O})
 
 
+def table(found: list[dict[str, Any]]) -> str:
+    """The rows as a table."""
+    lines = ["| shape | variant | µs | TFLOP/s | MHz | W | µs after a rest |", "|---" * 7 + "|"]
+    for row in found:
+        if "error" not in row:
+            rested = f"{row['rested_us']:,.0f}" if row["rested_us"] else ""
+            numbers = (f"{row['card_us']:,.1f}", f"{row['tflops']:.0f}", str(row["clock"]), str(row["watts"]), rested)
+            lines.append(f"| {row['shape']} | {row['variant']} | {' | '.join(numbers)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the rows")
@@ -355,6 +366,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=12, help="processes that compile kernels; 0: they are compiled")
     parser.add_argument("--part", nargs="*", choices=PARTS, default=list(PARTS), help="groups of shapes")
     parser.add_argument("--texts", type=Path, help="write the texts into this folder, and measure nothing")
+    parser.add_argument("--table", action="store_true", help="show the rows that are there")
     asked = parser.parse_args()
     cases = [(shape, each) for part in asked.part for shape, variants in PARTS[part].items() for each in variants]
     if asked.texts is not None:
@@ -365,7 +377,11 @@ def main() -> None:
         return
     asked.output.mkdir(parents=True, exist_ok=True)
     file, until = asked.output / "forward_variants.jsonl", time.monotonic() + asked.time_limit
-    known = {json.loads(line)["key"] for line in file.read_text().splitlines()} if file.exists() else set()
+    found = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    if asked.table:
+        print(table(found))
+        return
+    known = {row["key"] for row in found}
     cases = [case for case in dict.fromkeys(cases) if f"{case[0]}: {case[1]}" not in known]
     with file.open("a", encoding="utf-8") as out:
         for row in rows(cases, asked.workers, until):
