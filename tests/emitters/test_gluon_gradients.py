@@ -118,7 +118,7 @@ def test_values_words_and_no_race(data: Any, side: int, tokens: bool, onward: bo
     """Of ragged sizes, each in an order of roles that is drawn: the words are those that the program counts."""
     shares = 3 if side == 32 else 2  # warpgroups that divide the keys
     span = shares * data.draw(st.integers(1, 3)) * side
-    n_q, n_k = data.draw(st.integers(1, 150)), data.draw(st.integers(1, span))
+    n_q, n_k = data.draw(st.integers(1, 150)), data.draw(st.integers(span - shares * side + 1, span))
     batch, R, heads = (data.draw(st.integers(1, most)) for most in (2, 5, 2))
     seed = data.draw(st.integers(0, 99))
     stages = data.draw(st.integers(2, 3 if span <= 192 else 2))  # as many as there is shared memory for

@@ -13,7 +13,7 @@ copy engine brings that to the same place, and the last warpgroup adds its own, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from pebblesim.kernels import statements as st
@@ -86,6 +86,11 @@ class Gradients(Block):
     sums: ir.Tile
     rows: ir.Tile
     before: Buffer | None
+
+    @property
+    def whole(self) -> int:
+        """Tiles of keys that all lengths have."""
+        return self.shares * (self.tiles - 1)
 
 
 def gradients_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Gradients | None:
@@ -192,10 +197,11 @@ class GradientsRoles(Roles):
     def grid(self) -> tuple[list[str], str]:
         """A block for each tile of rows, and for each part of the sequences of all heads."""
         keys, own = (self.setting.size(dim) for dim in (self.plan.keys.range.dim, self.plan.own.dim))
-        most, sums = self.plan.shares * self.plan.tiles * self.plan.side, self.plan.sums.name
+        least, most = (tiles * self.plan.side for tiles in (self.plan.whole, self.plan.shares * self.plan.tiles))
+        sums = self.plan.sums.name
         return [
-            f"    if {keys} > {most}:",
-            f'        raise ValueError("these kernels are for up to {most} keys")',
+            f"    if not {least} < {keys} <= {most}:",
+            f'        raise ValueError("these kernels are for {least + 1} to {most} keys")',
             *_divided(own, self.setting.size(SEQUENCES)),
             f"    if {sums}_ptr.shape[1] < parts:",
             '        raise ValueError("dB has no room for the parts of these sequences")',
@@ -293,21 +299,22 @@ class GradientsRoles(Roles):
             self.values.mark(node.tile, loaded=True)
             return
         columns, at = Name("at_j"), term("w") * self.plan.tiles + "k"
-        queries, there = self._exist(columns)
-        where = [*queries, *there]
         held, scale = self.values.named(node.tile), self.values.factor
         (_, _, pitch) = self.setting.strides.of[node.tensor]
         place = total([term(self.setting.of[node.tensor]), self._rows() * pitch, columns.along("[None, :]")])
         left_out = constant(float("-inf") if scale > 0 else float("inf"))
-        room = Name("bias_of_all").index(at)
-        body = [
-            st.Let(("at_j",), (self._columns(at),)),
-            st.Copy(held, node.tensor, place, all_of(where), NOTHING, line=node.line),
-            st.Map(held, held.to(Word("float32"))),
-            st.Map(held, only(divisible(held, scale) * (1.0 / scale), there, left_out)),
-            st.Put(room, held),
-        ]  # with one fence for all of them, so that all loads are on their way at once
-        self.say(st.For("k", ZERO, Number(self.plan.tiles), tuple(body), unrolled=True), st.Fence())
+
+        def of_tile(queries: list[Term], there: list[Term]) -> list[st.Statement]:
+            return [
+                st.Copy(held, node.tensor, place, all_of([*queries, *there]), NOTHING, line=node.line),
+                st.Map(held, held.to(Word("float32"))),
+                st.Map(held, only(divisible(held, scale) * (1.0 / scale), there, left_out)),
+            ]
+
+        index = st.Let(("at_j",), (self._columns(at),))
+        body = index, *self._of_tile(at, of_tile), st.Put(Name("bias_of_all").index(at), held)
+        # with one fence for all of them, so that all loads are on their way at once
+        self.say(st.For("k", ZERO, Number(self.plan.tiles), body, unrolled=True), st.Fence())
 
     def _rows(self) -> Term:
         return self.scope.index(self.plan.own).along("[:, None]")
@@ -316,13 +323,21 @@ class GradientsRoles(Roles):
         side = self.plan.side
         return tile * side + call("arange", 0, side, call("SliceLayout", 0, self.scope.layout(side)))
 
-    def _exist(self, columns: Name, group: int = 1) -> tuple[list[Term], list[Term]]:
-        """The predicates of the rows of a tile that exist, and of its columns, in whole groups of so many."""
+    def _of_tile(
+        self, tile: Term, made: Callable[[list[Term], list[Term]], list[st.Statement]], group: int = 1
+    ) -> list[st.Statement]:
+        """The statements for a tile of keys, of the predicates of its rows and columns that exist, in whole groups.
+
+        Only tiles behind those that all lengths have ask for columns. Each warpgroup knows its own when it is compiled,
+        so that most have no such predicates: texts that run once take as long as they are.
+        """
         if self.setting.even:
-            return [], []
+            return made([], [])
         queries, keys = (self.setting.size(rng.dim) for rng in (self.plan.own, self.plan.keys.range))
         end = keys if group == 1 else call("cdiv", keys, group) * group
-        return [self._rows() < queries], [columns.along("[None, :]") < end]
+        rows, whole = [self._rows() < queries], self.plan.whole
+        ragged = made(rows, [Name("at_j").along("[None, :]") < end])
+        return [st.When(tile < whole, tuple(made(rows, [])), tuple(ragged))] if whole else ragged
 
     # A sequence
 
@@ -452,12 +467,13 @@ class GradientsRoles(Roles):
         """Write dB of each tile of keys: four threads write 8 words of a row, a sector, whole at its end, too."""
         (_, _, pitch), columns = self.setting.strides.of[node.tensor], Name("at_j")
         place = total([term(self.setting.of[node.tensor]), self._rows() * pitch, columns.along("[None, :]")])
-        queries, keys = self._exist(columns, WORDS)
-        where = [*queries, *keys]
         for number, held in enumerate(self.sums):
-            self.say(st.Let(("at_j",), (self._columns(term("w") * self.plan.tiles + number),)))
-            value = held.to(f"{self.setting.of[node.tensor]}.dtype.element_ty")
-            self.say(st.Store(node.tensor, place, value, all_of(where), line=node.line))
+            tile, value = term("w") * self.plan.tiles + number, held.to(f"{self.setting.of[node.tensor]}.dtype.element_ty")
+
+            def stored(queries: list[Term], keys: list[Term], value: Term = value) -> list[st.Statement]:
+                return [st.Store(node.tensor, place, value, all_of([*queries, *keys]), line=node.line)]
+
+            self.say(st.Let(("at_j",), (self._columns(tile),)), *self._of_tile(tile, stored, WORDS))
 
 
 def _divided(rows: Term, sequences: Term) -> list[str]:
