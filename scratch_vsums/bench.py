@@ -47,8 +47,8 @@ class Layer:
         wide = -(-self.n // 8) * 8
         dB = torch.zeros(1, self.parts.most, H, self.n, wide, device="cuda")[..., : self.n]
         res = {"dQ": torch.empty_like(self.Q)[None], "dB": dB, "v": torch.empty_like(self.v)}
-        last = self.O[None] if name in ("qa", "qc1", "qc2") else self.v.view(H, self.R, self.n) if False else self.v
-        L = self.L
+        last = self.O[None] if name in ("qa", "qc1", "qc2") else self.v.view(H, self.R, self.n)
+        L = self.L.view(H, self.R, self.n)
         return res, lambda: m.run(*(x[None] for x in (self.Q, self.K, self.V, self.dO)), L, self.bias, last, results=res)
 def timed(call):
     call(); torch.cuda.synchronize()
@@ -61,8 +61,9 @@ def timed(call):
         a.record(); g.replay(); b.record(); b.synchronize(); times.append(a.elapsed_time(b) * 250)
     return [round(sorted(times)[12], 1), round(min(times), 1)]
 def main():
-    only = sys.argv[2].split(",") if len(sys.argv) > 2 else []
+    only, checks = sys.argv[3].split(",") if len(sys.argv) > 3 else [], sys.argv[2] == "check"
     for n, R, forms in ((384, 16, [*Q_FORMS, "c", "ck"]), (371, 16, ["qr", "qr2"]), (384, 512, [*Q_FORMS, "c", "ck", *Q_FORMS, "c", "ck"]), (384, 64, ["q", "qa", "qc1"]), (371, 64, ["qr", "qr2", "qr", "qr2"])):
+        if checks != (R == 16) or (only and not {*only} & {*forms}): continue
         layer = Layer(n, R)
         true = layer.right() if R == 16 else None
         for name in forms:

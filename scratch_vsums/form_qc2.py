@@ -115,7 +115,7 @@ def dQ_dB_rows(w: gl.constexpr, dO_i, dO_i_full, dO_i_free, Q_i, K_j, V_j, v_rin
             P = warpgroup_mma_wait(1, deps=(P,))
             P = gl.exp2(P * 0.25503486164919736 - L_i[:, None])
             mbarrier.wait(v_i_full.index(slot), phase)
-            v_i = v_ring.index(slot).load(gl.SliceLayout(1, tile_32))
+            v_i = v_ring.index(slot).reshape([64]).load(gl.SliceLayout(1, tile_32))
             dS = warpgroup_mma_wait(0, deps=(dS,))
             dS = P * (dS - v_i.to(gl.float32)[:, None])
             dB += dS
@@ -194,12 +194,12 @@ def dQ_dB_v(dO_i, dO_i_full, dO_i_free, O_i, O_i_full, O_i_free, v_i, v_i_full, 
                 left = dO_i.index(slot).reshape([64, 32]).slice(at * 32, 32).load(some)
                 right = O_i.index(0).reshape([64, 32]).slice(at * 32, 32).load(some)
                 v = gl.sum(left.to(gl.float32) * right.to(gl.float32), axis=1)
-                v_i.index(slot).slice(at * 32, 32).store(v)
+                v_i.index(slot).reshape([64]).slice(at * 32, 32).store(v)
             fence_async_shared()
             mbarrier.arrive(v_i_full.index(slot), count=1)
             mbarrier.arrive(O_i_free.index(0), count=1)
             at_i = i * 64 + gl.arange(0, 64, line)
-            gl.store(v_ptr + gl.cast(head, gl.int64) * n_q + at_i, v_i.index(slot).load(line))
+            gl.store(v_ptr + gl.cast(head, gl.int64) * n_q + at_i, v_i.index(slot).reshape([64]).load(line))
             mbarrier.arrive(dO_i_free.index(slot), count=1)
             turn += 1
 
@@ -214,7 +214,7 @@ def dQ_dB(dO_tiles, O_tiles, Q_tiles, K_tiles, V_tiles, L_tiles, v_ptr, bias_ptr
     Q_i = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 1, 1, 64, 32], Q_tiles.layout)  # line 240: a ring
     K_j = gl.allocate_shared_memory(gl.bfloat16, [6, 1, 1, 1, 128, 32], K_tiles.layout)  # line 242: a ring
     V_j = gl.allocate_shared_memory(gl.bfloat16, [6, 1, 1, 1, 128, 32], V_tiles.layout)  # line 244: a ring
-    v_i = gl.allocate_shared_memory(gl.float32, [2, 64], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    v_i = gl.allocate_shared_memory(gl.float32, [2, 1, 64], gl.NVMMASharedLayout.get_default_for([1, 64], gl.float32))
     v_i_full = barriers(2, 1)
     L_i_ring = gl.allocate_shared_memory(gl.float32, [2, 1, 64], L_tiles.layout)  # line 240: a ring
     dQ_part = gl.allocate_shared_memory(gl.float32, [1, 64, 32], gl.NVMMASharedLayout.get_default_for([64, 32], gl.float32))  # of the keys of some warpgroups
