@@ -6,7 +6,7 @@ import torch
 HERE = Path(__file__).parent
 OUT = Path(sys.argv[1]); OUT.mkdir(parents=True, exist_ok=True)
 H, D, SCALE = 4, 32, 32**-0.5
-Q_FORMS = ["q", "qa", "qc1", "qc2", "qk"]
+Q_FORMS = ["q", "qa", "qv", "qa1", "qc1", "qc2", "qk", "qak"]
 def load(name):
     spec = spec_from_file_location("form_" + name, HERE / f"form_{name}.py"); m = module_from_spec(spec); spec.loader.exec_module(m); return m
 def parts(n, R):
@@ -47,9 +47,11 @@ class Layer:
         wide = -(-self.n // 8) * 8
         dB = torch.zeros(1, self.parts.most, H, self.n, wide, device="cuda")[..., : self.n]
         res = {"dQ": torch.empty_like(self.Q)[None], "dB": dB, "v": torch.empty_like(self.v)}
-        last = self.O[None] if name in ("qa", "qc1", "qc2") else self.v.view(H, self.R, self.n)
+        last = self.O[None] if name in ("qa", "qa1", "qak", "qc1", "qc2") else self.v.view(H, self.R, self.n)
         L = self.L.view(H, self.R, self.n)
-        return res, lambda: m.run(*(x[None] for x in (self.Q, self.K, self.V, self.dO)), L, self.bias, last, results=res)
+        mats = [x[None] for x in (self.Q, self.K, self.V, self.dO, self.O)]
+        if name in ("qv", "qvr"): return res, lambda: m.run(*mats, L, self.bias, results=res)
+        return res, lambda: m.run(*mats[:4], L, self.bias, last, results=res)
 def timed(call):
     call(); torch.cuda.synchronize()
     g = torch.cuda.CUDAGraph()
@@ -62,7 +64,7 @@ def timed(call):
     return [round(sorted(times)[12], 1), round(min(times), 1)]
 def main():
     only, checks = sys.argv[3].split(",") if len(sys.argv) > 3 else [], sys.argv[2] == "check"
-    for n, R, forms in ((384, 16, [*Q_FORMS, "c", "ck"]), (371, 16, ["qr", "qr2"]), (384, 512, [*Q_FORMS, "c", "ck", *Q_FORMS, "c", "ck"]), (384, 64, ["q", "qa", "qc1"]), (371, 64, ["qr", "qr2", "qr", "qr2"])):
+    for n, R, forms in ((384, 16, [*Q_FORMS, "c", "ck"]), (371, 16, ["qr", "qr2", "qvr"]), (384, 512, [*Q_FORMS, "c", "ck", *Q_FORMS, "c", "ck"]), (384, 64, ["q", "qa", "qa1", "qc1"]), (371, 64, ["qr", "qr2", "qvr", "qr", "qr2", "qvr"])):
         if checks != (R == 16) or (only and not {*only} & {*forms}): continue
         layer = Layer(n, R)
         true = layer.right() if R == 16 else None
@@ -72,9 +74,9 @@ def main():
             try:
                 res, call = layer.call(name, load(name))
                 if true is not None:
-                    call(); torch.cuda.synchronize()
+                    out = call(); torch.cuda.synchronize()
                     if "dB" in res:
-                        res = dict(res); p = layer.parts
+                        res = dict(res) | ({"v": out["v"]} if "v" in out else {}); p = layer.parts
                         res["dB"] = torch.stack([res["dB"][0, : p.of(h), h].double().sum(0) for h in range(H)])[None]
                         if name in ("q", "qk", "qr", "qr2"): res.pop("v")
                     row["error"] = {k: float(f"{((x.double().reshape(true[k].shape) - true[k]).norm() / true[k].norm()).item():.3g}") for k, x in res.items()}

@@ -231,6 +231,8 @@ class GradientsRoles(Roles):
         strides, made = setting.strides, list[st.Statement]()
         over_pairs = {self.plan.bias.tensor, *(each.tensor for each in self.plan.writes if each.tile is self.plan.sums)}
         for tensor in tensors:
+            if tensor not in strides.of:  # v, of all sequences in order
+                continue
             batch, head, _ = strides.of[tensor]
             first = wide("batch") * batch * WORDS
             if tensor in strides.inner:
@@ -265,13 +267,16 @@ class GradientsRoles(Roles):
                 copies.append(st.For("at", ZERO, Number(each.down), (made,), unrolled=True))
             fetched += each.down * made.bytes
         free, full = (of(self.ring.barrier, Name("slot")) for of in (freed, filled))
-        head = (term("batch") * self.setting.size(SEQUENCES) + number) * "own" + "key_head"
-        body = [self.scope.slot(Name(TURN)), st.Let(("head",), (head,)), st.Wait(free, term("phase") ^ 1)]
+        body = [self.scope.slot(Name(TURN)), st.Let(("head",), (self._head(number),)), st.Wait(free, term("phase") ^ 1)]
         body += [st.Expect(full, fetched), *copies]
         if plan.before is not None:
             body += self.filling(plan.before, ZERO, term(TURN) & 1, [self.copy(plan.before, ZERO, self.number)])
         body.append(AFTER)
         return [st.For(number.id, Name("first"), Name("behind"), tuple(body), of=plan.loop)]
+
+    def _head(self, sequence: Name) -> Term:
+        """The number of a head of a sequence, among those of all."""
+        return (term("batch") * self.setting.size(SEQUENCES) + sequence) * "own" + "key_head"
 
     # What stays
 
@@ -347,8 +352,9 @@ class GradientsRoles(Roles):
         with self.apart() as made:
             self.say(self.scope.slot(Name(TURN)), st.Wait(filled(self.ring.barrier, Name("slot")), Name("phase")))
             for each in node.body:
-                if each is self.plan.keys:
+                if not self.operands and not isinstance(each, ir.Read | ir.Zeros):
                     self._operands()
+                if each is self.plan.keys:
                     self._tiles([*self._unrolled()])
                     self.say(st.Arrive(freed(self.ring.barrier, Name("slot"))))
                 else:
@@ -413,6 +419,11 @@ class GradientsRoles(Roles):
         until then keeps what they are made of.
         """
         product = isinstance(node.expr, ir.MatMul)
+        if isinstance(node.expr, ir.RowReduction):
+            super().compute(node)
+            sums, layout = self.values.held(node.target.tile), self.scope.of_vector(self.plan.own)
+            self.say(st.Map(sums, call("convert_layout", sums, layout), line=node.line))
+            return
         if not product:
             for tile in (node.target.tile, *(ref.tile for ref in ir.refs(node.expr))):
                 self.settle(tile)
@@ -440,9 +451,12 @@ class GradientsRoles(Roles):
     # What is written
 
     def write(self, node: ir.Write) -> None:
-        """Write dQ of a sequence, the sum of all warpgroups' parts, or dB."""
+        """Write dQ of a sequence, the sum of all warpgroups' parts, or its v, which each of them has, or dB."""
         if node.tile is self.plan.sums:
             self._write_sums(node)
+            return
+        if len(node.tile.ranges) == 1:
+            self._write_vector(node)
             return
         held, turn, w, before = self.values.held(node.tile), term(TURN) & 1, term("w"), self.plan.before
         room = Name(self.part.room).index(0) if before is None else before.slot(0)
@@ -462,6 +476,14 @@ class GradientsRoles(Roles):
         with self.apart() as behind:
             self.hand(self.part, w, room, held)
         self.say(st.When(w.equals(0), tuple(first), tuple(behind)))
+
+    def _write_vector(self, node: ir.Write) -> None:
+        """Write v of a sequence, by the last warpgroup: the first writes dQ."""
+        rows, length = self.scope.index(self.plan.own), self.setting.size(self.plan.own.dim)
+        place = total([Name(f"{node.tensor.name}_ptr") + wide(self._head(Name(COPY))) * length, rows])
+        where = [] if self.setting.even else [rows < length]
+        store = st.Store(node.tensor, place, self.written(node), all_of(where), line=node.line)
+        self.say(st.When(term("w").equals(self.plan.shares - 1), (store,)))
 
     def _write_sums(self, node: ir.Write) -> None:
         """Write dB of each tile of keys: four threads write 8 words of a row, a sector, whole at its end, too."""
