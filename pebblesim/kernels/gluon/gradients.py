@@ -301,7 +301,7 @@ class GradientsRoles(Roles):
             self.node(ir.Zeros(node.tile, node.line))
             return
         if node is not self.plan.bias:
-            self.values.mark(node.tile, loaded=True)
+            self.values.mark(node.tile, loaded=True, cleared=True)  # what does not exist comes as 0
             return
         columns, at = Name("at_j"), term("w") * self.plan.tiles + "k"
         held, scale = self.values.named(node.tile), self.values.factor
@@ -490,7 +490,10 @@ class GradientsRoles(Roles):
         (_, _, pitch), columns = self.setting.strides.of[node.tensor], Name("at_j")
         place = total([term(self.setting.of[node.tensor]), self._rows() * pitch, columns.along("[None, :]")])
         for number, held in enumerate(self.sums):
-            tile, value = term("w") * self.plan.tiles + number, held.to(f"{self.setting.of[node.tensor]}.dtype.element_ty")
+            tile, value = (
+                term("w") * self.plan.tiles + number,
+                held.to(f"{self.setting.of[node.tensor]}.dtype.element_ty"),
+            )
 
             def stored(queries: list[Term], keys: list[Term], value: Term = value) -> list[st.Statement]:
                 return [st.Store(node.tensor, place, value, all_of([*queries, *keys]), line=node.line)]

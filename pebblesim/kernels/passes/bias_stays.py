@@ -97,13 +97,13 @@ def gradients_at_once(program: ir.Program, onward: bool = False, with_v: bool = 
 def _with_sums(program: ir.Program, rows: ir.Loop) -> Iterator[ir.Node]:
     """The nodes of rows in which v is computed as its own phase does, of whole rows, in the place of its read."""
     phases = (node for phase in program.phases for node in phase.body if isinstance(node, ir.Loop))
-    alone = next(each for each in phases if any(_writes_sums(node) for node in each.body))
+    alone = next(each for each in phases if any(map(_writes_sums, each.body)))
     (parts,) = (node for node in alone.body if isinstance(node, ir.Loop))
-    read, own = ({node.tensor.name: node.tile for node in body if isinstance(node, ir.Read)} for body in (parts.body, rows.body))
+    (made,) = (node for node in parts.body if isinstance(node, ir.Compute))
+    read, own = _tiles_read(parts.body), _tiles_read(rows.body)
     tiles = {tile: own.get(name, ir.Tile(f"{name}_i", own["dO"].ranges)) for name, tile in read.items()}
+    tiles[made.target.tile] = own[SUMS]
     ranges = dict(zip(read["dO"].ranges, own["dO"].ranges, strict=True))
-    (product,) = (node for node in parts.body if isinstance(node, ir.Compute))
-    tiles[product.target.tile] = own[SUMS]
 
     def of_rows(part: ir.Part) -> ir.Part:
         match part:
@@ -113,14 +113,19 @@ def _with_sums(program: ir.Program, rows: ir.Loop) -> Iterator[ir.Node]:
                 return ranges[part]
         return part
 
+    body = [replace(each, mode="new") if each is made else each for each in parts.body]
+    body = [each for each in body if not isinstance(each, ir.Read | ir.Delete) or each.tile is not read["dO"]]
+    body += filter(_writes_sums, alone.body)
     for node in rows.body:
-        if not isinstance(node, ir.Read) or node.tensor.name != SUMS:
+        if isinstance(node, ir.Read) and node.tensor.name == SUMS:
+            yield from (ir.rebuilt(each, of_rows) for each in body)
+        else:
             yield node
-            continue
-        for each in parts.body:
-            if not isinstance(each, ir.Read | ir.Delete) or tiles[each.tile] is not own["dO"]:
-                yield replace(ir.rebuilt(each, of_rows), **({"mode": "new"} if each is product else {}))
-        yield from (ir.rebuilt(each, of_rows) for each in alone.body if _writes_sums(each))
+
+
+def _tiles_read(body: list[ir.Node]) -> dict[str, ir.Tile]:
+    """The tiles that nodes of a body read, by the name of their tensor."""
+    return {node.tensor.name: node.tile for node in body if isinstance(node, ir.Read)}
 
 
 def _writes_sums(node: ir.Node) -> bool:
