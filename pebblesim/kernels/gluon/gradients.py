@@ -171,19 +171,14 @@ class GradientsValues(RowsValues):
         return values
 
 
-class GradientsRoles(Roles):
-    """Makes the statements of both roles."""
+class GradientsLoads(Roles):
+    """Finds the sequences of a block, and makes the statements of the warp that loads."""
 
     plan: Gradients
-    makes_values = GradientsValues
 
     def __init__(self, setting: Setting, plan: Gradients) -> None:
         super().__init__(setting, plan)
-        self.reserve("matrix", "p", "begin", "end", "first", "behind", "each", "all_of_them", "whole")
-        self.reserve(TURN, COPY, "bias_of_all", "at_j")
-        self.sums: list[Held] = []  # of dB, for each tile of keys
-        self.operands: dict[ir.Tile, Term] = {}  # what products take from registers
-        self.tile_now = 0
+        self.reserve("matrix", "p", "begin", "end", "first", "behind", "each", "all_of_them", "whole", TURN, COPY)
         (self.part,) = plan.handed
         self.ring = plan.rings[0]
 
@@ -267,16 +262,33 @@ class GradientsRoles(Roles):
                 copies.append(st.For("at", ZERO, Number(each.down), (made,), unrolled=True))
             fetched += each.down * made.bytes
         free, full = (of(self.ring.barrier, Name("slot")) for of in (freed, filled))
-        body = [self.scope.slot(Name(TURN)), st.Let(("head",), (self._head(number),)), st.Wait(free, term("phase") ^ 1)]
+        body = [
+            self.scope.slot(Name(TURN)),
+            st.Let(("head",), (self.head_of(number),)),
+            st.Wait(free, term("phase") ^ 1),
+        ]
         body += [st.Expect(full, fetched), *copies]
         if plan.before is not None:
             body += self.filling(plan.before, ZERO, term(TURN) & 1, [self.copy(plan.before, ZERO, self.number)])
         body.append(AFTER)
         return [st.For(number.id, Name("first"), Name("behind"), tuple(body), of=plan.loop)]
 
-    def _head(self, sequence: Name) -> Term:
+    def head_of(self, sequence: Name) -> Term:
         """The number of a head of a sequence, among those of all."""
         return (term("batch") * self.setting.size(SEQUENCES) + sequence) * "own" + "key_head"
+
+
+class GradientsRoles(GradientsLoads):
+    """Makes the statements of warpgroups."""
+
+    makes_values = GradientsValues
+
+    def __init__(self, setting: Setting, plan: Gradients) -> None:
+        super().__init__(setting, plan)
+        self.reserve("bias_of_all", "at_j")
+        self.sums: list[Held] = []  # of dB, for each tile of keys
+        self.operands: dict[ir.Tile, Term] = {}  # what products take from registers
+        self.tile_now = 0
 
     # What stays
 
@@ -480,7 +492,7 @@ class GradientsRoles(Roles):
     def _write_vector(self, node: ir.Write) -> None:
         """Write v of a sequence, by the last warpgroup: the first writes dQ."""
         rows, length = self.scope.index(self.plan.own), self.setting.size(self.plan.own.dim)
-        place = total([Name(f"{node.tensor.name}_ptr") + wide(self._head(Name(COPY))) * length, rows])
+        place = total([Name(f"{node.tensor.name}_ptr") + wide(self.head_of(Name(COPY))) * length, rows])
         where = [] if self.setting.even else [rows < length]
         store = st.Store(node.tensor, place, self.written(node), all_of(where), line=node.line)
         self.say(st.When(term("w").equals(self.plan.shares - 1), (store,)))
