@@ -5,6 +5,8 @@ memory, and their dB in registers. A slot of the ring has all that is read of a 
 tile by tile: scores begin as the bias, which is held in float32 and divided by the scale, so that adding it costs
 nothing; dS is added to dB, and multiplied by keys from registers while the next tile's scores are computed.
 
+Row sums v of dO ∘ O are read, or computed from the rows of a sequence by each warpgroup, and written by one.
+
 So each warpgroup has the part of dQ of its keys. The last one puts it into shared memory, each other adds its own to
 what is there, and the first writes the sum. It waits for the others alone: these go on with the next sequence, so that
 one takes exponentials while another waits for its products. Where dQ goes on with what other keys have added to it, the
@@ -13,16 +15,16 @@ copy engine brings that to the same place, and the last warpgroup adds its own, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from pebblesim.kernels import statements as st
-from pebblesim.kernels.gluon.block import ROWS, Block, Buffer, Handed, filled, freed, loops_of
+from pebblesim.kernels.gluon.block import ROWS, filled, freed
 from pebblesim.kernels.gluon.boxes import COPY
+from pebblesim.kernels.gluon.gradients_plan import Gradients
 from pebblesim.kernels.gluon.roles import Issued, Roles
 from pebblesim.kernels.gluon.scope import RowsValues
-from pebblesim.kernels.passes.bias import BIAS, divisible
-from pebblesim.kernels.passes.bias_stays import BEFORE
+from pebblesim.kernels.passes.bias import divisible
 from pebblesim.kernels.passes.sequences import SEQUENCES
 from pebblesim.kernels.products import factors, products
 from pebblesim.kernels.strides import WORDS
@@ -49,13 +51,7 @@ from pebblesim.kernels.terms import (
     wide,
 )
 from pebblesim.kernels.triton.ranges import Setting
-from pebblesim.kernels.triton.storage import padded
-from pebblesim.kernels.words import LEAST_SIDE
 from pebblesim.language import program as ir
-from pebblesim.launches.launches import Launch
-
-SHARES = {64: 2, 32: 3}
-"""Warpgroups that divide the keys of a block, by the keys of a tile: three have registers for small ones."""
 
 TURN = "turn"
 """The name of the number of a sequence, from the first of its block on."""
@@ -66,90 +62,6 @@ fewest of a block, with these; and those that it could have in the time that it 
 
 AFTER = st.Let((TURN,), (ONE,), more=True)
 """The statement that counts the sequences of a block."""
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Gradients(Block):
-    """A block of these kernels.
-
-    Attributes:
-        keys: the loop over tiles of keys.
-        tiles, side: how many tiles of keys a warpgroup has, and keys of each.
-        bias, sums, rows: what stays, the bias and its gradient, and dQ of a sequence.
-        before: what other keys have added to dQ, if there is that.
-    """
-
-    keys: ir.Loop
-    tiles: int
-    side: int
-    bias: ir.Read
-    sums: ir.Tile
-    rows: ir.Tile
-    before: Buffer | None
-
-    @property
-    def whole(self) -> int:
-        """Tiles of keys that all lengths have."""
-        return self.shares * (self.tiles - 1)
-
-
-def gradients_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Gradients | None:
-    """The plan of a launch that keeps rows of the bias and of its gradient; None if it is no such launch."""
-    loops = loops_of(launch)
-    if loops is None or len(loops.grid) != len(("parts", "rows", "span")) or loops.loop.range.dim != SEQUENCES:
-        return None
-    (_, rows, span), (keys,) = loops.grid, (node for node in loops.loop.body if isinstance(node, ir.Loop))
-    (bias,) = (node for node in launch.block if isinstance(node, ir.Read) and node.tensor.name == BIAS)
-    (write,) = (node for node in launch.block if isinstance(node, ir.Write))
-    *_, product = products(keys.body)
-    side = ir.length(keys.range.block, sizes)
-    shares = SHARES.get(side, 2)
-    tiles, left = divmod(ir.length(span.block, sizes), shares * side)
-    widths = [padded(factors(each).left.shape[1], sizes) for each in products(keys.body)[:2]]
-    if left or ir.length(rows.block, sizes) != ROWS or min(widths) < LEAST_SIDE:
-        return None
-    result = product.target.tile
-    room, buffers = (1, ROWS, padded(result.ranges[1], sizes)), dict[ir.Tile, Buffer]()
-    for node in loops.loop.body:
-        if isinstance(node, ir.Read) and node.tile is result:
-            buffers[result] = Buffer(node.tensor.name, node, *room, streamed=True, freed_by=1)
-    before = buffers.get(result)
-    place, note = "dQ_part" if before is None else before.name, "of the keys of some warpgroups"
-    part = Handed(result, "dQ_part", place, room, 1, note, before is not None, reduced="sum")
-    return Gradients(
-        **{**vars(loops), "grid": (rows, span)},
-        warpgroups=shares,
-        shares=shares,
-        sides={rows: ROWS},
-        across=side,
-        stages=stages,
-        buffers=dict(_buffers([*loops.loop.body, *keys.body], keys, shares, tiles, sizes, stages)) | buffers,
-        handed=(part,),
-        keys=keys,
-        tiles=tiles,
-        side=side,
-        bias=bias,
-        sums=write.tile,
-        rows=result,
-        before=before,
-    )
-
-
-def _buffers(
-    nodes: Iterable[ir.Node], keys: ir.Loop, shares: int, tiles: int, sizes: ir.Sizes, stages: int
-) -> Iterator[tuple[ir.Tile, Buffer]]:
-    """The rings: of a sequence the rows and vectors of the block, and all tiles of keys; with the barriers of one."""
-    first: str | None = None
-    reads = [node for node in nodes if isinstance(node, ir.Read) and node.tensor.name != BEFORE]
-    for node in sorted(reads, key=lambda each: len(each.tile.ranges) == 1):  # a vector has the barriers of a matrix
-        rng, *columns = node.tile.ranges
-        rows, width, down = ir.length(rng.block, sizes), padded(columns[0], sizes) if columns else 1, 1
-        if rng is keys.range:  # all keys of a warpgroup are a box, if those are a power of two
-            all_keys = rows * tiles
-            rows, down = (rows, shares * tiles) if all_keys & (all_keys - 1) else (all_keys, shares)
-        name = f"{node.tensor.name}_{rng.name}" + ("" if columns else "_ring")
-        yield node.tile, Buffer(name, node, stages * down, rows, width, True, first, stages, shares, down)
-        first = first or name
 
 
 @dataclass(frozen=True, eq=False)

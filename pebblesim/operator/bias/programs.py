@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from pebblesim.advice.tiles import Tiling
 from pebblesim.kernels.gluon.block import ROWS
-from pebblesim.kernels.gluon.gradients import BEGINNING, BETWEEN, FEWEST as OF_BLOCK, SHARES
+from pebblesim.kernels.gluon.gradients import BEGINNING, BETWEEN, FEWEST as OF_BLOCK
+from pebblesim.kernels.gluon.gradients_plan import SHARES
 from pebblesim.kernels.passes.bias import biased, gradient_of_bias
 from pebblesim.kernels.passes.bias_stays import OF_PART, SPAN, gradients_at_once
 from pebblesim.kernels.passes.sequences import together
