@@ -82,10 +82,15 @@ def with_a_bias() -> dict[str, KernelProgram]:
 
 @pytest.mark.parametrize("name", ["flash2_forward", "dK_dV", "dQ_dB", *(f"dQ_dB{form}" for form in FORMS.values())])
 def test_programs_with_a_bias_keep_the_rules(name: str) -> None:
-    """And break one without a statement that they need."""
+    """And break one without a statement that they need.
+
+    With v there is a fence before anybody is told of the bias, too: `test_gluon_gradients` asks for that behind it.
+    """
     program = with_a_bias()[name]
     assert broken(program) == []
+    behind_bias = next(each for each in st.within(program.rows) if isinstance(each, st.Fence))
     left_out = [(role, each) for role, each in needed(program) if not _of_rows_that_stay(each)]
+    left_out = [each for each in left_out if "with v" not in name or each[1] is not behind_bias]
     assert len(left_out) > 10
     for role, each in left_out:
         assert broken(replace(program, **{role: without(getattr(program, role), each)})), st.printed([each])

@@ -180,8 +180,9 @@ class GradientsLoads(Roles):
             st.Wait(free, term("phase") ^ 1),
         ]
         body += [st.Expect(full, fetched), *copies]
-        if plan.before is not None:
-            body += self.filling(plan.before, ZERO, term(TURN) & 1, [self.copy(plan.before, ZERO, self.number)])
+        for alone in (plan.factor, plan.before):
+            if alone is not None:
+                body += self.filling(alone, ZERO, term(TURN) & 1, [self.copy(alone, ZERO, self.number)])
         body.append(AFTER)
         return [st.For(number.id, Name("first"), Name("behind"), tuple(body), of=plan.loop)]
 
@@ -275,13 +276,13 @@ class GradientsRoles(GradientsLoads):
         number = Name(COPY)
         with self.apart() as made:
             self.say(self.scope.slot(Name(TURN)), st.Wait(filled(self.ring.barrier, Name("slot")), Name("phase")))
+            beside = [each for each in node.body if _is_of_vector(each)]
             for each in node.body:
-                if not self.operands and not isinstance(each, ir.Read | ir.Zeros):
-                    self._operands()
                 if each is self.plan.keys:
-                    self._tiles([*self._unrolled()])
+                    self._operands()
+                    self._tiles([*self._unrolled()], beside)
                     self.say(st.Arrive(freed(self.ring.barrier, Name("slot"))))
-                else:
+                elif each not in beside:
                     self.node(each)
         self.say(st.For(number.id, Name("first"), Name("behind"), (*made, AFTER), of=node))
 
@@ -292,7 +293,10 @@ class GradientsRoles(GradientsLoads):
             if buffer.down > 1 or buffer is self.plan.before:
                 continue
             layout, held = self.scope.of_vector(tile.ranges[0]) if buffer.vector else operand, self.values.named(tile)
-            self.say(st.Map(held, buffer.slot("slot").call("load", layout), line=buffer.read.line))
+            alone = buffer is self.plan.factor
+            self.say(*[st.Wait(filled(buffer.barrier, ZERO), term(TURN) & 1)] * alone)
+            room = buffer.slot(ZERO if alone else "slot")
+            self.say(st.Map(held, room.call("load", layout), line=buffer.read.line))
             self.operands[tile] = held
             if buffer.vector and buffer.read.tensor in self.setting.logarithms:
                 self.values.mark(tile, base_2=True)
@@ -313,12 +317,17 @@ class GradientsRoles(GradientsLoads):
             made = [ir.rebuilt(node, own_tile) for node in (scores, gradient, *others, product)]
             yield Tile(number, made[0], made[1], tuple(made[2:-1]), made[-1])
 
-    def _tiles(self, made: list[Tile]) -> None:
-        """The tiles of keys; the product of dQ is waited for with the scores of the next tile."""
+    def _tiles(self, made: list[Tile], beside: list[ir.Node]) -> None:
+        """The tiles of keys; the product of dQ is waited for with the scores of the next tile.
+
+        `beside`: what is computed, and written, while the first products run.
+        """
         for tile in made:
             self.tile_now = tile.number
             self.compute(tile.scores)
             self.compute(tile.gradient)
+            for node in beside if tile is made[0] else ():
+                self.node(node)
             self.settle(tile.scores.target.tile)
             for node in tile.others:
                 self.compute(node)
@@ -347,6 +356,8 @@ class GradientsRoles(GradientsLoads):
             super().compute(node)
             sums, layout = self.values.held(node.target.tile), self.scope.of_vector(self.plan.own)
             self.say(st.Map(sums, call("convert_layout", sums, layout), line=node.line))
+            assert self.plan.factor is not None
+            self.say(st.Fence(), st.Arrive(freed(self.plan.factor.barrier, ZERO)))
             return
         if not product:
             for tile in (node.target.tile, *(ref.tile for ref in ir.refs(node.expr))):
@@ -442,6 +453,12 @@ def _divided(rows: Term, sequences: Term) -> list[str]:
         "    all_of_them = heads * whole",
         "    parts = triton.cdiv(whole - 1, each) + (each % whole > 0) if whole % each else whole // each",
     ]
+
+
+def _is_of_vector(node: ir.Node) -> bool:
+    """Whether a vector is computed or written."""
+    tile = node.target.tile if isinstance(node, ir.Compute) else node.tile if isinstance(node, ir.Write) else None
+    return tile is not None and len(tile.ranges) == 1
 
 
 def _is_apart(node: ir.Compute, plan: Gradients) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pebblesim.kernels.gluon.block import ROWS, Block, Buffer, Handed, loops_of
 from pebblesim.kernels.passes.bias import BIAS
-from pebblesim.kernels.passes.bias_stays import BEFORE
+from pebblesim.kernels.passes.bias_stays import BEFORE, FACTOR
 from pebblesim.kernels.passes.sequences import SEQUENCES
 from pebblesim.kernels.products import factors, products
 from pebblesim.kernels.triton.storage import padded
@@ -28,6 +28,7 @@ class Gradients(Block):
         tiles, side: how many tiles of keys a warpgroup has, and keys of each.
         bias, sums, rows: what stays, the bias and its gradient, and dQ of a sequence.
         before: what other keys have added to dQ, if there is that.
+        factor: rows of O, if v is computed from them: one slot, as threads have them in registers soon.
     """
 
     keys: ir.Loop
@@ -37,6 +38,7 @@ class Gradients(Block):
     sums: ir.Tile
     rows: ir.Tile
     before: Buffer | None
+    factor: Buffer | None
 
     @property
     def whole(self) -> int:
@@ -61,9 +63,12 @@ def gradients_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Gradients | No
         return None
     result = product.target.tile
     room, buffers = (1, ROWS, padded(result.ranges[1], sizes)), dict[ir.Tile, Buffer]()
-    for node in loops.loop.body:
-        if isinstance(node, ir.Read) and node.tile is result:
-            buffers[result] = Buffer(node.tensor.name, node, *room, streamed=True, freed_by=1)
+    reads = {node.tensor.name: node for node in loops.loop.body if isinstance(node, ir.Read)}
+    if (node := reads.get(BEFORE)) is not None:
+        buffers[result] = Buffer(node.tensor.name, node, *room, streamed=True, freed_by=1)
+    if (node := reads.get(FACTOR)) is not None:
+        width = padded(node.tile.ranges[1], sizes)
+        buffers[node.tile] = Buffer(f"{FACTOR}_i", node, 1, ROWS, width, streamed=True, freed_by=shares)
     before = buffers.get(result)
     place, note = "dQ_part" if before is None else before.name, "of the keys of some warpgroups"
     part = Handed(result, "dQ_part", place, room, 1, note, before is not None, reduced="sum")
@@ -83,6 +88,7 @@ def gradients_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Gradients | No
         sums=write.tile,
         rows=result,
         before=before,
+        factor=next((each for each in buffers.values() if each is not before), None),
     )
 
 
@@ -91,7 +97,7 @@ def _buffers(
 ) -> Iterator[tuple[ir.Tile, Buffer]]:
     """The rings: of a sequence the rows and vectors of the block, and all tiles of keys; with the barriers of one."""
     first: str | None = None
-    reads = [node for node in nodes if isinstance(node, ir.Read) and node.tensor.name != BEFORE]
+    reads = [node for node in nodes if isinstance(node, ir.Read) and node.tensor.name not in (BEFORE, FACTOR)]
     for node in sorted(reads, key=lambda each: len(each.tile.ranges) == 1):  # a vector has the barriers of a matrix
         rng, *columns = node.tile.ranges
         rows, width, down = ir.length(rng.block, sizes), padded(columns[0], sizes) if columns else 1, 1

@@ -22,8 +22,8 @@ OF_PART, SPAN = "B_R", "B_k"
 BEFORE = "dQ_before"
 """The input with what keys before these have added to dQ."""
 
-SUMS = "v"
-"""The row sums of dO ∘ O."""
+SUMS, FACTOR = "v", "O"
+"""The row sums of dO ∘ O, and its factor that only they need."""
 
 
 def gradients_at_once(program: ir.Program, onward: bool = False, with_v: bool = False) -> ir.Program:
