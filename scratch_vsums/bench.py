@@ -50,7 +50,7 @@ class Layer:
         last = self.O[None] if name in ("qa", "qa1", "qak", "qc1", "qc2") else self.v.view(H, self.R, self.n)
         L = self.L.view(H, self.R, self.n)
         mats = [x[None] for x in (self.Q, self.K, self.V, self.dO, self.O)]
-        if name in ("qv", "qvr"): return res, lambda: m.run(*mats, L, self.bias, results=res)
+        if name in ("qv", "qx", "qxr"): return res, lambda: m.run(*mats, L, self.bias, results=res)
         return res, lambda: m.run(*mats[:4], L, self.bias, last, results=res)
 def timed(call):
     call(); torch.cuda.synchronize()
@@ -64,7 +64,7 @@ def timed(call):
     return [round(sorted(times)[12], 1), round(min(times), 1)]
 def main():
     only, checks = sys.argv[3].split(",") if len(sys.argv) > 3 else [], sys.argv[2] == "check"
-    for n, R, forms in ((384, 16, [*Q_FORMS, "c", "ck"]), (371, 16, ["qr", "qr2", "qvr"]), (384, 512, [*Q_FORMS, "c", "ck", *Q_FORMS, "c", "ck"]), (384, 64, ["q", "qa", "qa1", "qc1"]), (371, 64, ["qr", "qr2", "qvr", "qr", "qr2", "qvr"])):
+    for n, R, forms in ((384, 16, ["q", "qv", "qx"]), (371, 16, ["qr", "qxr"]), (384, 512, ["q", "qv", "qx"] * 2), (384, 64, ["q", "qv", "qx"] * 2), (371, 64, ["qr", "qxr"] * 2)):
         if checks != (R == 16) or (only and not {*only} & {*forms}): continue
         layer = Layer(n, R)
         true = layer.right() if R == 16 else None

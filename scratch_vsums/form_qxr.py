@@ -51,7 +51,7 @@ def numbers_of(tensor, length, rows):
     return TensorDescriptor(tensor, [tensor.numel() // whole, length], [whole, 1], [1, rows], layout)
 
 @gluon.jit
-def dQ_dB_loads(dO_tiles, O_tiles, Q_tiles, K_tiles, V_tiles, L_tiles, dO_i, dO_i_full, dO_i_free, O_i, Q_i, K_j, V_j, L_i_ring, R, n_q, n_k, each, all_of_them, whole, own):
+def dQ_dB_loads(dO_tiles, Q_tiles, K_tiles, V_tiles, L_tiles, O_tiles, dO_i, dO_i_full, dO_i_free, Q_i, K_j, V_j, L_i_ring, O_i, O_i_full, O_i_free, R, n_q, n_k, each, all_of_them, whole, own):
     i, begin = gl.program_id(0), gl.program_id(1) * each
     end = gl.minimum(begin + each, all_of_them)
     turn = 0  # sequences before one
@@ -62,19 +62,21 @@ def dQ_dB_loads(dO_tiles, O_tiles, Q_tiles, K_tiles, V_tiles, L_tiles, dO_i, dO_
             slot, phase = turn % 2, (turn // 2) & 1
             head = (batch * R + r) * own + key_head
             mbarrier.wait(dO_i_free.index(slot), phase ^ 1)
-            mbarrier.expect(dO_i_full.index(slot), 61696)
+            mbarrier.expect(dO_i_full.index(slot), 57600)
             tma.async_copy_global_to_shared(dO_tiles, [batch, r, key_head, i * 64, 0], dO_i_full.index(slot), dO_i.index(slot))
-            tma.async_copy_global_to_shared(O_tiles, [batch, r, key_head, i * 64, 0], dO_i_full.index(slot), O_i.index(slot))
             tma.async_copy_global_to_shared(Q_tiles, [batch, r, key_head, i * 64, 0], dO_i_full.index(slot), Q_i.index(slot))
             for at in gl.static_range(3):
                 tma.async_copy_global_to_shared(K_tiles, [batch, r, key_head, at * 128, 0], dO_i_full.index(slot), K_j.index(slot * 3 + at))
             for at in gl.static_range(3):
                 tma.async_copy_global_to_shared(V_tiles, [batch, r, key_head, at * 128, 0], dO_i_full.index(slot), V_j.index(slot * 3 + at))
             tma.async_copy_global_to_shared(L_tiles, [head, i * 64], dO_i_full.index(slot), L_i_ring.index(slot))
+            mbarrier.wait(O_i_free.index(0), (turn & 1) ^ 1)
+            mbarrier.expect(O_i_full.index(0), 4096)
+            tma.async_copy_global_to_shared(O_tiles, [batch, r, key_head, i * 64, 0], O_i_full.index(0), O_i.index(0))
             turn += 1
 
 @gluon.jit
-def dQ_dB_rows(w: gl.constexpr, dO_i, dO_i_full, dO_i_free, O_i, Q_i, K_j, V_j, L_i_ring, dQ_part, dQ_part_full, bias_of_all, bias_ptr, v_ptr, dQ_ptr, dB_ptr, R, n_q, n_k, each, all_of_them, whole, own, bias_batch, bias_head, bias_row, bias_several, bias_within, dQ_batch, dQ_head, dQ_row, dQ_copy, dB_batch, dB_head, dB_row, dB_copy):
+def dQ_dB_rows(w: gl.constexpr, dO_i, dO_i_full, dO_i_free, Q_i, K_j, V_j, L_i_ring, O_i, O_i_full, O_i_free, dQ_part, dQ_part_full, bias_of_all, bias_ptr, v_ptr, dQ_ptr, dB_ptr, R, n_q, n_k, each, all_of_them, whole, own, bias_batch, bias_head, bias_row, bias_several, bias_within, dQ_batch, dQ_head, dQ_row, dQ_copy, dB_batch, dB_head, dB_row, dB_copy):
     bias_head, bias_row = bias_head * 8, bias_row * 8
     dQ_head, dQ_row = dQ_head * 8, dQ_row * 8
     dB_head, dB_row = dB_head * 8, dB_row * 8
@@ -109,17 +111,20 @@ def dQ_dB_rows(w: gl.constexpr, dO_i, dO_i_full, dO_i_free, O_i, Q_i, K_j, V_j, 
         for r in range(first, behind):
             slot, phase = turn % 2, (turn // 2) & 1
             mbarrier.wait(dO_i_full.index(slot), phase)
+            dQ_i = gl.full([64, 32], 0.0, gl.float32, tile_32)
             dO_i_2 = dO_i.index(slot).reshape([64, 32]).load(gl.DotOperandLayout(0, tile_32, 2))
-            O_i_2 = O_i.index(slot).reshape([64, 32]).load(gl.DotOperandLayout(0, tile_32, 2))
             Q_i_2 = Q_i.index(slot).reshape([64, 32]).load(gl.DotOperandLayout(0, tile_32, 2))
             L_i = L_i_ring.index(slot).reshape([64]).load(gl.SliceLayout(1, tile_32))
-            v_i = gl.sum(dO_i_2.to(gl.float32) * O_i_2.to(gl.float32), axis=1)
-            v_i = gl.convert_layout(v_i, gl.SliceLayout(1, tile_32))
-            if w == 2:
-                gl.store(v_ptr + gl.cast((batch * R + r) * own + key_head, gl.int64) * n_q + at_i, v_i, mask=at_i < n_q)
-            dQ_i = gl.full([64, 32], 0.0, gl.float32, tile_32)
+            mbarrier.wait(O_i_full.index(0), turn & 1)
+            O_i_2 = O_i.index(0).reshape([64, 32]).load(gl.DotOperandLayout(0, tile_32, 2))
             P = warpgroup_mma(Q_i_2, K_j.index(slot * 3 + w).reshape([128, 32]).slice(0, 32).permute((1, 0)), bias_of_all.index(w * 4).load(tile_32), is_async=True)
             dS = warpgroup_mma(dO_i_2, V_j.index(slot * 3 + w).reshape([128, 32]).slice(0, 32).permute((1, 0)), gl.zeros([64, 32], gl.float32, tile_32), use_acc=False, is_async=True)
+            v_i = gl.sum(dO_i_2.to(gl.float32) * O_i_2.to(gl.float32), axis=1)
+            v_i = gl.convert_layout(v_i, gl.SliceLayout(1, tile_32))
+            fence_async_shared()
+            mbarrier.arrive(O_i_free.index(0), count=1)
+            if w == 2:
+                gl.store(v_ptr + gl.cast((batch * R + r) * own + key_head, gl.int64) * n_q + at_i, v_i, mask=at_i < n_q)
             P = warpgroup_mma_wait(1, deps=(P,))
             P = gl.exp2(P * 0.25503486164919736 - L_i[:, None])
             dS = warpgroup_mma_wait(0, deps=(dS,))
@@ -194,23 +199,25 @@ def dQ_dB_rows(w: gl.constexpr, dO_i, dO_i_full, dO_i_free, O_i, Q_i, K_j, V_j, 
             gl.store(dB_at + at_i[:, None] * dB_row + at_j[None, :], dB_4.to(dB_at.dtype.element_ty), mask=(at_i[:, None] < n_q) & (at_j[None, :] < gl.cdiv(n_k, 8) * 8))
 
 @gluon.jit(do_not_specialize=["R", "n_q", "n_k", "each", "all_of_them", "whole", "own", "bias_batch", "bias_head", "bias_row", "bias_several", "bias_within", "dQ_batch", "dQ_head", "dQ_row", "dQ_copy", "dB_batch", "dB_head", "dB_row", "dB_copy"])
-def dQ_dB(dO_tiles, O_tiles, Q_tiles, K_tiles, V_tiles, L_tiles, bias_ptr, v_ptr, dQ_ptr, dB_ptr, R, n_q, n_k, each, all_of_them, whole, own, bias_batch, bias_head, bias_row, bias_several, bias_within, dQ_batch, dQ_head, dQ_row, dQ_copy, dB_batch, dB_head, dB_row, dB_copy):
+def dQ_dB(dO_tiles, Q_tiles, K_tiles, V_tiles, L_tiles, O_tiles, bias_ptr, v_ptr, dQ_ptr, dB_ptr, R, n_q, n_k, each, all_of_them, whole, own, bias_batch, bias_head, bias_row, bias_several, bias_within, dQ_batch, dQ_head, dQ_row, dQ_copy, dB_batch, dB_head, dB_row, dB_copy):
     dO_i = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 1, 1, 64, 32], dO_tiles.layout)  # line 239: a ring
     dO_i_full = barriers(2, 1)
     dO_i_free = barriers(2, 3)
-    O_i = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 1, 1, 64, 32], O_tiles.layout)  # line 11: a ring
     Q_i = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 1, 1, 64, 32], Q_tiles.layout)  # line 240: a ring
     K_j = gl.allocate_shared_memory(gl.bfloat16, [6, 1, 1, 1, 128, 32], K_tiles.layout)  # line 242: a ring
     V_j = gl.allocate_shared_memory(gl.bfloat16, [6, 1, 1, 1, 128, 32], V_tiles.layout)  # line 244: a ring
     L_i_ring = gl.allocate_shared_memory(gl.float32, [2, 1, 64], L_tiles.layout)  # line 240: a ring
+    O_i = gl.allocate_shared_memory(gl.bfloat16, [1, 1, 1, 1, 64, 32], O_tiles.layout)  # line 11: a ring
+    O_i_full = barriers(1, 1)
+    O_i_free = barriers(1, 3)
     dQ_part = gl.allocate_shared_memory(gl.float32, [1, 64, 32], gl.NVMMASharedLayout.get_default_for([64, 32], gl.float32))  # of the keys of some warpgroups
     dQ_part_full = barriers(3, 1)
     bias_of_all = gl.allocate_shared_memory(gl.float32, [12, 64, 32], gl.SharedLinearLayout([[0, 1], [8, 0], [0, 2], [0, 4], [1, 0], [2, 0], [4, 0], [16, 0], [32, 0], [0, 8], [0, 16]]))  # line 241: stays
     gl.warp_specialize([
-        (dQ_dB_rows, (0, dO_i, dO_i_full, dO_i_free, O_i, Q_i, K_j, V_j, L_i_ring, dQ_part, dQ_part_full, bias_of_all, bias_ptr, v_ptr, dQ_ptr, dB_ptr, R, n_q, n_k, each, all_of_them, whole, own, bias_batch, bias_head, bias_row, bias_several, bias_within, dQ_batch, dQ_head, dQ_row, dQ_copy, dB_batch, dB_head, dB_row, dB_copy)),
-        (dQ_dB_rows, (1, dO_i, dO_i_full, dO_i_free, O_i, Q_i, K_j, V_j, L_i_ring, dQ_part, dQ_part_full, bias_of_all, bias_ptr, v_ptr, dQ_ptr, dB_ptr, R, n_q, n_k, each, all_of_them, whole, own, bias_batch, bias_head, bias_row, bias_several, bias_within, dQ_batch, dQ_head, dQ_row, dQ_copy, dB_batch, dB_head, dB_row, dB_copy)),
-        (dQ_dB_rows, (2, dO_i, dO_i_full, dO_i_free, O_i, Q_i, K_j, V_j, L_i_ring, dQ_part, dQ_part_full, bias_of_all, bias_ptr, v_ptr, dQ_ptr, dB_ptr, R, n_q, n_k, each, all_of_them, whole, own, bias_batch, bias_head, bias_row, bias_several, bias_within, dQ_batch, dQ_head, dQ_row, dQ_copy, dB_batch, dB_head, dB_row, dB_copy)),
-        (dQ_dB_loads, (dO_tiles, O_tiles, Q_tiles, K_tiles, V_tiles, L_tiles, dO_i, dO_i_full, dO_i_free, O_i, Q_i, K_j, V_j, L_i_ring, R, n_q, n_k, each, all_of_them, whole, own)),
+        (dQ_dB_rows, (0, dO_i, dO_i_full, dO_i_free, Q_i, K_j, V_j, L_i_ring, O_i, O_i_full, O_i_free, dQ_part, dQ_part_full, bias_of_all, bias_ptr, v_ptr, dQ_ptr, dB_ptr, R, n_q, n_k, each, all_of_them, whole, own, bias_batch, bias_head, bias_row, bias_several, bias_within, dQ_batch, dQ_head, dQ_row, dQ_copy, dB_batch, dB_head, dB_row, dB_copy)),
+        (dQ_dB_rows, (1, dO_i, dO_i_full, dO_i_free, Q_i, K_j, V_j, L_i_ring, O_i, O_i_full, O_i_free, dQ_part, dQ_part_full, bias_of_all, bias_ptr, v_ptr, dQ_ptr, dB_ptr, R, n_q, n_k, each, all_of_them, whole, own, bias_batch, bias_head, bias_row, bias_several, bias_within, dQ_batch, dQ_head, dQ_row, dQ_copy, dB_batch, dB_head, dB_row, dB_copy)),
+        (dQ_dB_rows, (2, dO_i, dO_i_full, dO_i_free, Q_i, K_j, V_j, L_i_ring, O_i, O_i_full, O_i_free, dQ_part, dQ_part_full, bias_of_all, bias_ptr, v_ptr, dQ_ptr, dB_ptr, R, n_q, n_k, each, all_of_them, whole, own, bias_batch, bias_head, bias_row, bias_several, bias_within, dQ_batch, dQ_head, dQ_row, dQ_copy, dB_batch, dB_head, dB_row, dB_copy)),
+        (dQ_dB_loads, (dO_tiles, Q_tiles, K_tiles, V_tiles, L_tiles, O_tiles, dO_i, dO_i_full, dO_i_free, Q_i, K_j, V_j, L_i_ring, O_i, O_i_full, O_i_free, R, n_q, n_k, each, all_of_them, whole, own)),
     ], [4, 4, 1], [160, 160, 24])
 
 
@@ -237,11 +244,11 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, bias_ptr, results):
         L_ptr[:, :, :n_q].copy_(given)
     v_ptr = torch.empty((heads, triton.cdiv(R, 1), n_q), dtype=torch.float32, device=device)
     dO_tiles = copies_of(dO_ptr, 64, 32)
-    O_tiles = copies_of(O_ptr, 64, 32)
     Q_tiles = copies_of(Q_ptr, 64, 32)
     K_tiles = copies_of(K_ptr, 128, 32)
     V_tiles = copies_of(V_ptr, 128, 32)
     L_tiles = numbers_of(L_ptr, n_q, 64)
+    O_tiles = copies_of(O_ptr, 64, 32)
     if not 288 < n_k <= 384:
         raise ValueError("these kernels are for 289 to 384 keys")
     tiles, whole = triton.cdiv(n_q, 64), R + 10
@@ -254,6 +261,6 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, bias_ptr, results):
     parts = triton.cdiv(whole - 1, each) + (each % whole > 0) if whole % each else whole // each
     if dB_ptr.shape[1] < parts:
         raise ValueError("dB has no room for the parts of these sequences")
-    dQ_dB[(tiles, triton.cdiv(all_of_them, each))](dO_tiles, O_tiles, Q_tiles, K_tiles, V_tiles, L_tiles, bias_ptr, v_ptr, dQ_ptr, dB_ptr, R, n_q, n_k, each, all_of_them, whole, own, bias_batch, bias_head, bias_row, bias_several, bias_within, dQ_batch, dQ_head, dQ_row, dQ_copy, dB_batch, dB_head, dB_row, dB_copy, num_warps=4)
+    dQ_dB[(tiles, triton.cdiv(all_of_them, each))](dO_tiles, Q_tiles, K_tiles, V_tiles, L_tiles, O_tiles, bias_ptr, v_ptr, dQ_ptr, dB_ptr, R, n_q, n_k, each, all_of_them, whole, own, bias_batch, bias_head, bias_row, bias_several, bias_within, dQ_batch, dQ_head, dQ_row, dQ_copy, dB_batch, dB_head, dB_row, dB_copy, num_warps=4)
     return {"v": v_ptr, "dQ": dQ_ptr, "dB": dB_ptr}
 
