@@ -5,9 +5,10 @@
 Texts are those of `attention` for 4 heads of 384 tokens and 512 sequences on a Hopper card: "o" for O and L, "c" for dK
 and dV, and "q" for dQ and dB. Behind this letter: "t", warpgroups take turns at exponentials; "a", blocks that read the
 same sequences read them at other times; "h", a tile in two halves, of which the exponentials of one run beside the
-products of the other; "4", four warpgroups in tiles of 64 or, of dK and dV, 32 rows; "v", v is computed in the kernel of
-dQ and dB, or is in three words of 16 bits that dK and dV have as more terms of a product. A row has the median and the least
-microseconds of a call, and how far results are from those of the first form. Rows that are in the file are left out.
+products of the other; "4", four warpgroups in tiles of 64 or, of dK and dV, 32 rows; "v", v is computed in the kernel
+of dQ and dB, or is in three words of 16 bits that dK and dV have as more terms of a product. A row has the median and
+the least microseconds of a call, and how far results are from those of the first form. Rows that are in the file are
+left out.
 """
 
 from __future__ import annotations
