@@ -34,7 +34,7 @@ MARK, OTHERS = "spin_kernel", ("::", "transposes", "sums")
 """The kernel that stands between two layers, and what names of kernels have that are no launch of a schedule."""
 
 PASSES = {"O": programs.FORWARD, "dQ": programs.OF_QUERIES, "dK, dV": programs.ACROSS, "dB": programs.OF_BIAS}
-HOPPER = {"O": programs.FORWARD, "v": programs.OF_V, "dK, dV": programs.ACROSS}
+HOPPER = {"O": programs.FORWARD, "dK, dV": programs.ACROSS}
 """Kernels of both passes; dQ and dB of the latter are launched for some keys after others."""
 
 
@@ -101,7 +101,7 @@ class Layer(NamedTuple):
             dQ = 2 * every * self.n * self.d * (not last)  # in float32
             dB = (4 * number - 2 * self.heads) * pairs_of_part
             more = 2 * (number - self.heads) * pairs_of_part, dB + dQ
-            which = programs.ONWARD if at else programs.AT_ONCE
+            which = programs.ONWARD if at else programs.WITH_V
             yield from self._moved(which, programs.at_once(keys), self.sequences, keys, more)
 
     def call(self) -> None:
