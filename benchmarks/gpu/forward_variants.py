@@ -11,7 +11,6 @@ watts while it runs, and how far O is from that of the first variant. Variants a
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from resumed import add, there
 
 
 @dataclass(frozen=True)
@@ -375,19 +376,14 @@ def main() -> None:
             name = re.sub(r"\W+", "_", f"{shape} {each}")
             (asked.texts / f"{name}.py").write_text(text_of(given(shape), each)[0])
         return
-    asked.output.mkdir(parents=True, exist_ok=True)
     file, until = asked.output / "forward_variants.jsonl", time.monotonic() + asked.time_limit
-    found = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    found = there(file)
     if asked.table:
         print(table(found))
         return
-    known = {row["key"] for row in found}
-    cases = [case for case in dict.fromkeys(cases) if f"{case[0]}: {case[1]}" not in known]
-    with file.open("a", encoding="utf-8") as out:
-        for row in rows(cases, asked.workers, until):
-            out.write(json.dumps(row) + "\n")
-            out.flush()
-            print(row["key"], row.get("card_us"), row.get("tflops"), row.get("clock"), row.get("error", ""), flush=True)
+    measured_before = {row["key"] for row in found}
+    cases = [case for case in dict.fromkeys(cases) if f"{case[0]}: {case[1]}" not in measured_before]
+    add(file, rows(cases, asked.workers, until))
 
 
 def rows(cases: list[Case], workers: int, until: float) -> Iterator[dict[str, Any]]:
