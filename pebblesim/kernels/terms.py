@@ -169,10 +169,20 @@ class Choice(Term):
 
 
 class Layout(Name):
-    """The layout of a tile of so many columns in the registers of a warpgroup: as products have it, or to be stored."""
+    """The layout of a tile of so many columns in the registers of a warpgroup: as products have it, or as memory does.
+
+    Attributes:
+        width: columns.
+        together: of these, how many next to each other a thread reads or stores at a time; 0 for products.
+    """
 
     width: int = 0
-    stored: bool = False
+    together: int = 0
+
+    @classmethod
+    def of_memory(cls, width: int, together: int = 8) -> Layout:
+        """The layout in which two or four threads read or store a sector, with so many columns each."""
+        return cls(f"rows_{width}" + f"_by_{together}" * (together != 8), width, together)
 
 
 UNITS = {"+": 0, "-": 0, "*": 1, "//": 1}
