@@ -139,7 +139,7 @@ def attention(
     same_bits = deterministic or torch.are_deterministic_algorithms_enabled()
     call, masks_of = None, {"cu_seqlens": cu_seqlens, "key_padding_mask": key_padding_mask, "key_ranges": key_ranges}
     why: str | None = None
-    alone = bias is None or sinks is softcap is fallback is cu_seqlens is key_padding_mask is key_ranges is None
+    alone = bias is None or all(each is None for each in (sinks, softcap, fallback, *masks_of.values()))
     if alone and attn_mask is key_padding is compute_dtype is None and not dropout_p:
         options = is_causal, scale, enable_gqa, window, align, softcap, workspace, same_bits, dropout_p, fallback
         beside = cu_seqlens, key_padding_mask, key_ranges, sinks, bias
@@ -155,8 +155,8 @@ def attention(
         added |= {"softcap": softcap, "fallback": fallback, "key_padding": key_padding}
         made, kind_of = _cast((query, key, value), compute_dtype), compute_dtype and getattr(query, "dtype", None)
         if (why := why_not_with_bias(made, added, enable_gqa)) is None:
-            within = window, is_causal, align
-            return attention_with_bias(made, added, enable_gqa, scale, within, return_lse, kind_of, call)
+            place = window, is_causal, align
+            return attention_with_bias(made, added, enable_gqa, scale, place, return_lse, kind_of, call)
     kind = query.dtype if compute_dtype is not None and isinstance(query, Tensor) else None
     checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
     query, key, value = _cast((query, key, value), compute_dtype)
