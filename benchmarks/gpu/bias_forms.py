@@ -14,7 +14,6 @@ left out.
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import time
@@ -23,6 +22,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from resumed import add, known
 
 from pebblesim.kernels.gluon.gluon import gluon
 from pebblesim.kernels.passes.sequences import SEQUENCES
@@ -328,7 +329,8 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names of forms, with commas between them")
     parser.add_argument("--compile", action="store_true", help="launch once for a few sequences, and time nothing")
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds after which nothing new is begun")
-    asked, began, texts = parser.parse_args(), time.monotonic(), forms()
+    asked, texts = parser.parse_args(), forms()
+    until = time.monotonic() + asked.time_limit
     import torch
 
     names = asked.only.split(",") if asked.only else [*texts]
@@ -338,16 +340,9 @@ def main() -> None:
                 Layer(torch, 8).call(loaded(name, texts[name], Path(folder)), name)()
             torch.cuda.synchronize()
             return
-        text = asked.output.read_text(encoding="utf-8") if asked.output.exists() else ""
-        known = {json.loads(line)["form"] for line in text.splitlines()}
-        names = [name for name in names if name not in known]
+        names = [name for name in names if name not in known(asked.output, "form")]
         compiled([*{"o", *names}])
-        for row in rows(torch, names, texts, Path(folder)):
-            with asked.output.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-            print(f"{time.monotonic() - began:6.1f} s", row, flush=True)
-            if time.monotonic() - began > asked.time_limit:
-                return
+        add(asked.output, rows(torch, names, texts, Path(folder)), until)
 
 
 if __name__ == "__main__":

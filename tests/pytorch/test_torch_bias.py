@@ -539,6 +539,7 @@ def call(dtype: Any = torch.float32) -> tuple[Any, ...]:
     return *x, None, 3, None, 0, False, 0.4
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of opcheck itself
 def test_the_operators_are_registered_as_pytorch_asks() -> None:
     """Fake tensors, schemas and autograd of both, also with the gradient of the bias left out, and keys."""
     *tensors, _, inner, left, right, at_end, scale = call()

@@ -195,6 +195,7 @@ class GradientsRoles(GradientsLoads):
     """Makes the statements of warpgroups."""
 
     makes_values = GradientsValues
+    of_thread = 4  # dQ is in float32 where it is to go on
 
     def __init__(self, setting: Setting, plan: Gradients) -> None:
         super().__init__(setting, plan)
