@@ -11,12 +11,13 @@ the same number of queries. What is there is not measured again. `--table` shows
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from resumed import add, known, there
 
 from pebblesim.advice import cards
 from pebblesim.operator import cuts, planning
@@ -171,17 +172,11 @@ def main() -> None:
                 for each in choices(way, n, heads, shared, card):
                     print(n, heads, shared, way, each.cut, f"{seconds(each, n, heads, shared, card) * 1e3:.2f} ms")
         return
-    asked.output.mkdir(parents=True, exist_ok=True)
     file = asked.output / "cuts.jsonl"
-    found = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     if asked.table:
-        print(table(found))
+        print(table(there(file)))
         return
-    with file.open("a", encoding="utf-8") as out:
-        for row in rows(asked, {each["key"] for each in found}):
-            out.write(json.dumps(row) + "\n")
-            out.flush()
-            print(row["key"], round(row["card_us"]), round(row["forecast_us"]), flush=True)
+    add(file, rows(asked, known(file)))
 
 
 if __name__ == "__main__":

@@ -169,10 +169,20 @@ class Choice(Term):
 
 
 class Layout(Name):
-    """The layout of a tile of so many columns in the registers of a warpgroup: as products have it, or to be stored."""
+    """The layout of a tile of so many columns in the registers of a warpgroup: as products have it, or as memory does.
+
+    Attributes:
+        width: columns.
+        together: of these, how many next to each other a thread reads or stores at a time; 0 for products.
+    """
 
     width: int = 0
-    stored: bool = False
+    together: int = 0
+
+    @classmethod
+    def of_memory(cls, width: int, together: int = 8) -> Layout:
+        """The layout in which two or four threads read or store a sector, with so many columns each."""
+        return cls(f"rows_{width}" + f"_by_{together}" * (together != 8), width, together)
 
 
 UNITS = {"+": 0, "-": 0, "*": 1, "//": 1}
@@ -273,14 +283,18 @@ def both(left: Term, right: Term) -> Term:
 
 
 def walk(made: Any) -> Iterator[Term]:
-    """Yield a term and all that are in it."""
-    if isinstance(made, Term):
-        yield made
-        for name in made.__match_args__:  # the fields; `dataclasses.fields` takes most of the time of a walk
-            yield from walk(getattr(made, name))
-    elif isinstance(made, tuple):
-        for each in made:
-            yield from walk(each)
+    """Yield a term and all that are in it, each before its parts.
+
+    A list of what is left, and not a generator within a generator: checks of kernels spend most of their time here.
+    """
+    left = [made]
+    while left:
+        each = left.pop()
+        if isinstance(each, tuple):
+            left += each[::-1]
+        elif isinstance(each, Term):
+            yield each
+            left += [getattr(each, name) for name in each.__match_args__[::-1]]
 
 
 def calls(made: Term, function: str) -> bool:

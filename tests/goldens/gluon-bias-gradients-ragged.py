@@ -12,7 +12,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
 tile_32 = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 32, 16]))
 tile_64 = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
-rows_32 = gl.constexpr(gl.DistributedLinearLayout([[0, 1], [0, 2], [0, 4], [8, 0]], [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]], [], [64, 32]))
+rows_32_by_4 = gl.constexpr(gl.DistributedLinearLayout([[0, 1], [0, 2], [4, 0], [8, 0]], [[0, 4], [0, 8], [0, 16], [1, 0], [2, 0]], [[16, 0], [32, 0]], [], [64, 32]))
 
 
 @gluon.jit
@@ -126,9 +126,9 @@ def dQ_dB_rows(w: gl.constexpr, dO_i, dO_i_full, dO_i_free, Q_i, K_j, V_j, v_i_r
             if w == 0:
                 mbarrier.arrive(dQ_part_full.index(0), count=1)
                 dQ_at = dQ_first + gl.cast(r, gl.int64) * dQ_copy * 8
-                down = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, rows_32))
-                across = gl.arange(0, 32, gl.SliceLayout(0, rows_32))
-                gl.store(dQ_at + down[:, None] * dQ_row + across[None, :], gl.convert_layout((dQ_i * 0.125).to(dQ_at.dtype.element_ty), rows_32), mask=down[:, None] < n_q)
+                down = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, rows_32_by_4))
+                across = gl.arange(0, 32, gl.SliceLayout(0, rows_32_by_4))
+                gl.store(dQ_at + down[:, None] * dQ_row + across[None, :], gl.convert_layout((dQ_i * 0.125).to(dQ_at.dtype.element_ty), rows_32_by_4), mask=down[:, None] < n_q)
             else:
                 dQ_part.index(0).store(dQ_i)
                 fence_async_shared()
@@ -186,8 +186,8 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, L_ptr, bias_ptr, v_ptr, results):
     V_tiles = copies_of(V_ptr, 64, 32)
     v_tiles = numbers_of(v_ptr, n_q, 64)
     L_tiles = numbers_of(L_ptr, n_q, 64)
-    if n_k > 128:
-        raise ValueError("these kernels are for up to 128 keys")
+    if not 0 < n_k <= 128:
+        raise ValueError("these kernels are for 1 to 128 keys")
     tiles, whole = triton.cdiv(n_q, 64), R + 10
     groups = max(torch.cuda.get_device_properties(device).multi_processor_count // tiles, 1)
     each = max(triton.cdiv(heads * whole, groups), 11)

@@ -22,7 +22,8 @@ from pebblesim.kernels.gluon.block import Block, loops_of
 from pebblesim.kernels.gluon.columns import ColumnsRoles
 from pebblesim.kernels.gluon.columns_plan import check_columns, columns_of
 from pebblesim.kernels.gluon.consumer import Consumer
-from pebblesim.kernels.gluon.gradients import GradientsRoles, gradients_of
+from pebblesim.kernels.gluon.gradients import GradientsRoles
+from pebblesim.kernels.gluon.gradients_plan import gradients_of
 from pebblesim.kernels.gluon.parts_plan import product_of, scores_of
 from pebblesim.kernels.gluon.plan import check_shared, multiplies, refused, rows_of
 from pebblesim.kernels.gluon.product import ProductRoles
@@ -242,7 +243,8 @@ def _is_of_table(launch: Launch) -> bool:
 def _common(setting: Setting, writers: list[Writes]) -> str:
     kernels = [each for each in writers if isinstance(each, GluonWriter)]
     layouts, helpers = ({name for each in kernels for name in getattr(each, what)} for what in ("layouts", "helpers"))
-    widths, stored = ({each.width for each in layouts if each.stored is kind} for kind in (False, True))
+    widths = {each.width for each in layouts if not each.together}
+    stored = {each for each in layouts if each.together}
     stays = (each.plan.stays for each in kernels)
     kept = {(each.side, each.wide) for each in stays if each is not None}
     return common(setting.dtype, bool(setting.strides.of), widths, stored, helpers, kept)

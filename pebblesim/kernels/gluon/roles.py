@@ -72,6 +72,7 @@ class Roles(Grid):
     values: RowsValues
     scope: RowsScope
     makes_values: type[RowsValues] = RowsValues
+    of_thread = 8  # columns of a row that a thread stores, of words of 16 bits
 
     def __init__(self, setting: Setting, plan: Block) -> None:
         scope = RowsScope(setting, plan)
@@ -265,7 +266,7 @@ class Roles(Grid):
         width, name = scope.length(ranges[1]), setting.of[node.tensor]
         layout, value = scope.layout(width), value.to(f"{name}.dtype.element_ty")
         if self.plan.roomy:
-            layout = Layout(f"rows_{width}", width, stored=True)
+            layout = Layout.of_memory(width, self.of_thread)
             value = call("convert_layout", value, layout)
         place, where = self.entries_at(node.tensor, ranges, layout)
         self.say(st.Store(node.tensor, place, value, where, line=node.line))

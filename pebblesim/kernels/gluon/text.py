@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pebblesim.kernels.gluon.block import LOADING_REGISTERS, REGISTERS, ROWS
 from pebblesim.kernels.key_ranges import KeyRanges
+from pebblesim.kernels.terms import Layout
 from pebblesim.kernels.triton.ranges import Setting
 
 STREAMED_TOGETHER = 13 * 2**22
@@ -35,14 +36,14 @@ TOLD = ("vectors_of", "sums_of", "pairs_of", "copies_of", "numbers_of")
 
 
 def common(
-    dtype: str, apart: bool, widths: set[int], stored: set[int], helpers: set[str], kept: set[tuple[int, bool]]
+    dtype: str, apart: bool, widths: set[int], stored: set[Layout], helpers: set[str], kept: set[tuple[int, bool]]
 ) -> str:
     """The text of what the kernels of a module share.
 
     Args:
         dtype: type of a word.
         apart: whether matrices have strides of their own.
-        widths, stored: columns of the tiles of products, and of those that threads store to memory.
+        widths, stored: columns of the tiles of products, and layouts of those that threads read or store in rows.
         helpers: names of functions of `HELPERS`, and whether threads store what the copy engine takes.
         kept: columns of the tiles of a bias that stay in shared memory, and whether in float32.
     """
@@ -50,7 +51,9 @@ def common(
         f"tile_{width} = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {width}, 16]))"
         for width in sorted(widths)
     ]
-    layouts += [f"rows_{width} = gl.constexpr({_whole_sectors(width)})" for width in sorted(stored)]
+    layouts += [
+        f"{each.id} = gl.constexpr({_whole_sectors(each)})" for each in sorted(stored, key=lambda each: each.id)
+    ]
     layouts += [f"order_{width} = gl.constexpr({_as_accumulators(width, wide)})" for width, wide in sorted(kept)]
     names = ["barriers", "tiles_of_strides" if apart else "tiles_of", *(name for name in TOLD if name in helpers)]
     written = "\n\n".join(HELPERS[name].format(dtype=dtype) for name in names)
@@ -59,16 +62,17 @@ def common(
     return imports + "\n".join(["", *layouts, "", written])
 
 
-def _whole_sectors(width: int) -> str:
-    """The layout of a tile of 64 rows whose threads have 8 columns each: 16 bytes, two of which are a sector.
+def _whole_sectors(layout: Layout) -> str:
+    """A tile of 64 rows whose threads have columns of a row next to each other: 8 words of 16 bits, or 4 of up to 32.
 
     A warp has the rows that it has of a product. There its threads have 2 columns, and stores of these would send each
     sector twice.
     """
-    columns = [[0, 1 << bit] for bit in range((width - 1).bit_length())]
-    registers, lanes, warps = [*columns[:3], *columns[5:]], [*columns[3:5], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]]
-    (lanes if len(lanes) < 5 else registers).append([8, 0])
-    return f"gl.DistributedLinearLayout({registers}, {lanes}, {warps}, [], [{ROWS}, {width}])"
+    columns = [[0, 1 << bit] for bit in range((layout.width - 1).bit_length())]
+    own = (layout.together - 1).bit_length()
+    others, warps = [*columns[own:5], [1, 0], [2, 0], [4, 0], [8, 0]], [[16, 0], [32, 0]]
+    registers, lanes = [*columns[:own], *columns[5:], *others[5:]], others[:5]
+    return f"gl.DistributedLinearLayout({registers}, {lanes}, {warps}, [], [{ROWS}, {layout.width}])"
 
 
 def _as_accumulators(width: int, wide: bool) -> str:
