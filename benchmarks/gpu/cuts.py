@@ -152,9 +152,8 @@ def table(found: list[dict[str, Any]]) -> str:
     for row in found:
         times = (f"{row[name] / 1e3:.2f}" for name in ("card_us", "forecast_us"))
         heads = row["key"].partition(",")[0]  # `heads` of a row are those of a cut
-        lines.append(
-            f"| {row['n']:,} | {heads} | {row['way']} | {row['kv_heads']} | {len(row['ends'])} | {' | '.join(times)} |"
-        )
+        shape = f"{row['n']:,} | {heads}"
+        lines.append(f"| {shape} | {row['way']} | {row['kv_heads']} | {len(row['ends'])} | {' | '.join(times)} |")
     return "\n".join(lines)
 
 
