@@ -290,6 +290,13 @@ class Tensors:
         return {name: each.to(types.get(name, kind)) for name, each in made.items()}, terms
 
 
+def rounding(torch: Any, unit: float, result: Any, terms: Any) -> float:
+    """What one rounding of each term changes, and then one of the result to its own type."""
+    return math.hypot(
+        unit * float(terms.double().norm()), torch.finfo(result.dtype).eps * float(result.double().norm())
+    )
+
+
 def errors(torch: Any, case: dict[str, Any], device: str) -> dict[str, Any]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -317,8 +324,11 @@ def errors(torch: Any, case: dict[str, Any], device: str) -> dict[str, Any]:
             b = b.masked_fill(infinite, 0)
         far = [float((each - b).norm()) for each in found]
         far = [each if each == each else float("inf") for each in far]
-        size = float(torch.hypot(b, torch.ones_like(b)).norm()) if name == "L" else float(terms[name].double().norm())
-        least = max((2**-18 if name == "L" else LEAST[b.numel() < FEW] * unit) * size, 1e-30)
+        if name == "L":
+            least = 2**-18 * float(torch.hypot(b, torch.ones_like(b)).norm())
+        else:
+            least = LEAST[b.numel() < FEW] * rounding(torch, unit, calls[0][name], terms[name])
+        least = max(least, 1e-30)
         ours, peer = max(max(far[:-1]), least), max(far[-1], least)
         scale = float(b.norm()) or 1.0
         row["results"][name] = [
