@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import random
 import time
@@ -31,8 +32,10 @@ DIMS = (
 MOST = 1.5
 """The largest ratio of errors that is right."""
 
-LEAST = 1 / 16
-"""Errors below this part of one rounding of each term are as good as none."""
+LEAST = 1 / 16, 1 / 4
+"""Errors below this part of one rounding of each term are as good as none; the second is for results of few numbers."""
+
+FEW = 256
 
 
 def drawn(key: str) -> dict[str, Any]:
@@ -43,15 +46,18 @@ def drawn(key: str) -> dict[str, Any]:
     n_q, n_k = (lengths[0],) * 2 if maybe(0.5) else lengths
     d, d_v = draw.choice([*DIMS, (8 * draw.randint(1, 32), 8 * draw.randint(1, 32))])
     kv_heads, lead = draw.choice([1, 2, 3]), draw.choice([[], [1], [2], [1, 3], [2, 2]])
-    case: dict[str, Any] = {"key": key, "lead": lead, "kv_heads": kv_heads, "heads": kv_heads * draw.choice([1, 1, 2, 4])}
+    case: dict[str, Any] = {
+        "key": key,
+        "lead": lead,
+        "kv_heads": kv_heads,
+        "heads": kv_heads * draw.choice([1, 1, 2, 4]),
+    }
     case |= {"n_q": n_q, "n_k": n_k, "d": d, "d_v": d_v, "dtype": draw.choice(["bfloat16", "float16"])}
     case |= {"layout": draw.choice(["heads first", "tokens first", "cut from wider"]), "causal": maybe(0.4)}
     case |= {"align": "end" if maybe(0.3) else "start", "deterministic": maybe(0.3), "lse": maybe(0.25)}
     case["scale"] = draw.choice([-1, 1]) * draw.uniform(0.2, 2) * d**-0.5 if maybe(0.2) else None
     case["workspace"] = draw.choice([2**26, 2**28]) if maybe(0.2) else None
-    batches = 1
-    for each in lead:
-        batches *= each
+    batches = math.prod(lead)
     if maybe(0.25):
         case["window"] = [draw.choice([None, draw.randint(0, n_k), draw.randint(0, 64)]) for _ in range(2)]
     if maybe(0.25):
@@ -67,7 +73,7 @@ def drawn(key: str) -> dict[str, Any]:
         case["sinks"] = draw.choice(["bfloat16", "float32"])
     if max(d, d_v) <= 128 and maybe(0.5):
         heads = [case["heads"]]
-        shapes = [heads, [1] * len(lead) + heads, lead + [1], lead + heads, []]
+        shapes = [heads, [1] * len(lead) + heads, [*lead, 1], lead + heads, []]
         case["dense"] = draw.choice(["bias", "bias", "numbers", "booleans"])
         case["dense_shape"] = [*draw.choice(shapes), draw.choice([n_q, n_q, 1]), n_k]
         case["dense_type"], case["holes"] = draw.choice([case["dtype"], "float32"]), maybe(0.5)
@@ -143,10 +149,13 @@ class Tensors:
             return self.numbers(*case["lead"], heads, n, d + 8 * (case["layout"] == "cut from wider"))[..., :d]
 
         h, g, n_q, n_k = (case[name] for name in ("heads", "kv_heads", "n_q", "n_k"))
-        self.leaves = {"dQ": tensor(h, n_q, case["d"]), "dK": tensor(g, n_k, case["d"]), "dV": tensor(g, n_k, case["d_v"])}
+        self.leaves = {
+            "dQ": tensor(h, n_q, case["d"]),
+            "dK": tensor(g, n_k, case["d"]),
+            "dV": tensor(g, n_k, case["d_v"]),
+        }
         self.dO, self.dL = tensor(h, n_q, case["d_v"]), torch.randn(*case["lead"], h, n_q, device=device)
         self.pairs, self.booleans = allowed(torch, case, device), None
-        self.pairs = self.pairs.expand(max(self.pairs.shape[0], 1), -1, -1, -1)
         if "dense" in case:
             holes = torch.rand(case["dense_shape"], device=device) < 0.3 * case["holes"]
             if case["dense"] == "booleans":
@@ -163,20 +172,19 @@ class Tensors:
         """With one dimension of batches in the place of several; broadcast where it is shared."""
         lead = self.case["lead"]
         x = x.reshape((1,) * (len(lead) + 3 - x.ndim) + x.shape)
-        batch = 1 if all(each == 1 for each in x.shape[: len(lead)]) else -1
-        return x.expand(*(lead if batch < 0 else x.shape[: len(lead)]), *x.shape[len(lead) :]).reshape(-1, *x.shape[len(lead) :])
+        given, rest = x.shape[: len(lead)], x.shape[len(lead) :]
+        return x.expand(*(lead if any(each > 1 for each in given) else given), *rest).reshape(-1, *rest)
 
-    def results(self, call: Any, kind: Any = None, with_L: bool = True) -> dict[str, Any]:
+    def results(self, call: Any, kind: Any = None) -> dict[str, Any]:
         """O, L if there is one, and gradients of a function of leaves."""
-        of = lambda x: x.detach().to(kind or x.dtype)  # noqa: E731
-        leaves = {name: of(each).requires_grad_() for name, each in self.leaves.items()}
+        leaves = {name: each.detach().to(kind or each.dtype).requires_grad_() for name, each in self.leaves.items()}
         made = call(leaves)
         outs = made if isinstance(made, tuple) else (made,)
-        lead = self.case["lead"]
-        grads = [of(each).reshape(out.shape) for each, out in zip((self.dO, self.dL.to(outs[-1].dtype)), outs, strict=False)]
-        found = self.torch.autograd.grad(outs, [*leaves.values()], grads, allow_unused=True)
-        made = {name: out.detach().reshape(*lead, *out.shape[-3 if name == "O" else -2 :]) for name, out in zip("OL", outs, strict=False)}
-        return made | dict(zip(leaves, found, strict=True))
+        shapes = {"O": self.dO, "L": self.dL}
+        grads = [like.to(out.dtype).reshape(out.shape) for like, out in zip(shapes.values(), outs, strict=False)]
+        found = self.torch.autograd.grad(outs, [*leaves.values()], grads)
+        results = {name: out.detach().reshape(shapes[name].shape) for name, out in zip(shapes, outs, strict=False)}
+        return results | dict(zip(leaves, found, strict=True))
 
     def ours(self, leaves: dict[str, Any]) -> Any:
         from pebblesim.gpu.torch import attention
@@ -242,7 +250,10 @@ class Tensors:
         x = {name: each.float() for name, each in self.leaves.items()}
         rounded = lambda a: a.to(kind).float()  # noqa: E731
         q, k, v = self.heads_of(x)
-        dO, dL = self.dO.float().reshape(-1, *self.dO.shape[-3:]), self.dL.reshape(-1, *self.dL.shape[-2:], 1) * self.case["lse"]
+        dO, dL = (
+            self.dO.float().reshape(-1, *self.dO.shape[-3:]),
+            self.dL.reshape(-1, *self.dL.shape[-2:], 1) * self.case["lse"],
+        )
         S = q @ k.mT * self.scale
         slope = 1.0
         if cap := self.case.get("softcap"):
@@ -256,7 +267,10 @@ class Tensors:
         P, p_sink, dP = p[..., :-1] / l, p[..., -1:] / l, dO @ v.mT
         D, most = (dO * O).sum(-1, keepdim=True) - dL, (dO * O).norm(dim=-1, keepdim=True) + dL.abs()
         dS, dS_most = P * (dP - D), P * (dP.abs() + most)
-        of_keys = lambda a, x: a.reshape(*x.shape[:-2], *a.shape[-2:]) if a.shape[1] == x.shape[-3] else a.unflatten(1, (x.shape[-3], -1)).sum(2).reshape(x.shape)  # noqa: E731
+
+        def of_keys(a: Any, like: Any) -> Any:
+            return a.unflatten(1, (like.shape[-3], -1)).sum(2).reshape(like.shape)
+
         shape_of = lambda a, name: a.reshape(self.leaves[name].shape)  # noqa: E731
         made = {"O": O.reshape(self.dO.shape), "dV": of_keys(rounded(P).mT @ dO, x["dV"])}
         terms = {"O": ((P**2) @ v**2).sqrt(), "dV": ((P**2).mT @ dO**2).sqrt()}
@@ -264,20 +278,23 @@ class Tensors:
         made["dK"] = of_keys(self.scale * rounded(dS * slope).mT @ q, x["dK"])
         terms["dQ"], terms["dK"] = (self.scale * (a**2 @ b**2).sqrt() for a, b in ((dS_most, k), (dS_most.mT, q)))
         if "dB" in x:
-            made["dB"], terms["dB"] = self.summed(dS), dS_most
+            full = dS.reshape(*self.case["lead"], *dS.shape[-3:])
+            made["dB"], terms["dB"] = full.sum_to_size(x["dB"].shape), dS_most
         if "ds" in x:
             made["ds"], terms["ds"] = -(p_sink * D).sum((0, 2, 3)), p_sink * most
         if self.case["lse"]:
             L = (m + l.log()).squeeze(-1)
             L = L if "ds" in x else L.masked_fill(self.empty, -self.torch.inf)
             made["L"] = L.reshape(self.dL.shape)
-        return {name: each.to(self.leaves[name].dtype if name in x else each.dtype if name == "L" else kind) for name, each in made.items()}, terms
+        types = {"L": self.torch.float32} | {name: each.dtype for name, each in self.leaves.items()}
+        return {name: each.to(types.get(name, kind)) for name, each in made.items()}, terms
 
-    def summed(self, dS: Any) -> Any:
-        """A gradient of scores, summed over all that share a number of the bias."""
-        shape = self.leaves["dB"].shape
-        full = dS.reshape(*self.case["lead"], *dS.shape[-3:])
-        return full.sum_to_size(shape)
+
+def rounding(torch: Any, unit: float, result: Any, terms: Any) -> float:
+    """What one rounding of each term changes, and then one of the result to its own type."""
+    return math.hypot(
+        unit * float(terms.double().norm()), torch.finfo(result.dtype).eps * float(result.double().norm())
+    )
 
 
 def errors(torch: Any, case: dict[str, Any], device: str) -> dict[str, Any]:
@@ -295,7 +312,10 @@ def errors(torch: Any, case: dict[str, Any], device: str) -> dict[str, Any]:
         except RuntimeError as error:
             row["refused"] = str(error)[:80]
     unit = 2e-8 if device == "cpu" else torch.finfo(its.kind).eps
-    row["results"], row["differ"] = {}, [name for name in right if not all(torch.equal(calls[0][name], each[name]) for each in calls)]
+    row["results"], row["differ"] = (
+        {},
+        [name for name in right if not all(torch.equal(calls[0][name], each[name]) for each in calls)],
+    )
     for name, b in right.items():
         found = [each[name].double() for each in (*calls, theirs)]
         if name == "L":
@@ -304,11 +324,17 @@ def errors(torch: Any, case: dict[str, Any], device: str) -> dict[str, Any]:
             b = b.masked_fill(infinite, 0)
         far = [float((each - b).norm()) for each in found]
         far = [each if each == each else float("inf") for each in far]
-        size = float(torch.hypot(b, torch.ones_like(b)).norm()) if name == "L" else float(terms[name].double().norm())
-        least = max((2**-18 if name == "L" else LEAST * unit) * size, 1e-30)
+        if name == "L":
+            least = 2**-18 * float(torch.hypot(b, torch.ones_like(b)).norm())
+        else:
+            least = LEAST[b.numel() < FEW] * rounding(torch, unit, calls[0][name], terms[name])
+        least = max(least, 1e-30)
         ours, peer = max(max(far[:-1]), least), max(far[-1], least)
         scale = float(b.norm()) or 1.0
-        row["results"][name] = [float(f"{each:.4g}") for each in (max(far[:-1]) / scale, far[-1] / scale, ours / (least if device == "cpu" else peer))]
+        row["results"][name] = [
+            float(f"{each:.4g}")
+            for each in (max(far[:-1]) / scale, far[-1] / scale, ours / (least if device == "cpu" else peer))
+        ]
     row["ratio"] = max(three[2] for three in row["results"].values())
     if max(case["d"], case["d_v"]) <= 128 and not case["deterministic"] and "dQ" in row["differ"]:
         row["differ"].remove("dQ")
