@@ -32,6 +32,7 @@ from pebblesim.kernels.terms import (
     ZERO,
     Held,
     Items,
+    Layout,
     Name,
     Number,
     Term,
@@ -176,7 +177,7 @@ class GradientsRoles(Roles):
     def __init__(self, setting: Setting, plan: Gradients) -> None:
         super().__init__(setting, plan)
         self.reserve("matrix", "p", "begin", "end", "first", "behind", "each", "all_of_them", "whole")
-        self.reserve(TURN, COPY, "bias_of_all", "at_j")
+        self.reserve(TURN, COPY, "bias_of_all", "at_rows", "at_columns", "at_j")
         self.sums: list[Held] = []  # of dB, for each tile of keys
         self.operands: dict[ir.Tile, Term] = {}  # what products take from registers
         self.tile_now = 0
@@ -293,17 +294,21 @@ class GradientsRoles(Roles):
         if node is not self.plan.bias:
             self.values.mark(node.tile, loaded=True)
             return
-        columns, at = Name("at_j"), term("w") * self.plan.tiles + "k"
-        queries, there = self._exist(columns)
-        where = [*queries, *there]
+        side, at = self.plan.side, term("w") * self.plan.tiles + "k"
+        layout = Layout.of_memory(side, 2)  # whole sectors, and shared memory without conflicts
+        down, across = (
+            call("arange", 0, length, call("SliceLayout", 1 - axis, layout)) for axis, length in enumerate((ROWS, side))
+        )
+        rows, columns = Name("at_rows").along("[:, None]"), Name("at_columns").along("[None, :]")
         held, scale = self.values.named(node.tile), self.values.factor
         (_, _, pitch) = self.setting.strides.of[node.tensor]
-        place = total([term(self.setting.of[node.tensor]), self._rows() * pitch, columns.along("[None, :]")])
+        place = total([term(self.setting.of[node.tensor]), rows * pitch, columns])
         left_out = constant(float("-inf") if scale > 0 else float("inf"))
+        (queries, there), (_, whole) = self._exist(rows, columns), self._exist(rows, columns, WORDS)
         room = Name("bias_of_all").index(at)
         body = [
-            st.Let(("at_j",), (self._columns(at),)),
-            st.Copy(held, node.tensor, place, all_of(where), NOTHING, line=node.line),
+            st.Let(("at_rows", "at_columns"), (term("part") * ROWS + down, at * side + across)),
+            st.Copy(held, node.tensor, place, all_of([*queries, *whole]), NOTHING, line=node.line),
             st.Map(held, held.to(Word("float32"))),
             st.Map(held, only(divisible(held, scale) * (1.0 / scale), there, left_out)),
             st.Put(room, held),
@@ -317,13 +322,13 @@ class GradientsRoles(Roles):
         side = self.plan.side
         return tile * side + call("arange", 0, side, call("SliceLayout", 0, self.scope.layout(side)))
 
-    def _exist(self, columns: Name, group: int = 1) -> tuple[list[Term], list[Term]]:
+    def _exist(self, rows: Term, columns: Term, group: int = 1) -> tuple[list[Term], list[Term]]:
         """The predicates of the rows of a tile that exist, and of its columns, in whole groups of so many."""
         if self.setting.even:
             return [], []
         queries, keys = (self.setting.size(rng.dim) for rng in (self.plan.own, self.plan.keys.range))
         end = keys if group == 1 else call("cdiv", keys, group) * group
-        return [self._rows() < queries], [columns.along("[None, :]") < end]
+        return [rows < queries], [columns < end]
 
     # A sequence
 
@@ -451,9 +456,9 @@ class GradientsRoles(Roles):
 
     def _write_sums(self, node: ir.Write) -> None:
         """Write dB of each tile of keys: four threads write 8 words of a row, a sector, whole at its end, too."""
-        (_, _, pitch), columns = self.setting.strides.of[node.tensor], Name("at_j")
-        place = total([term(self.setting.of[node.tensor]), self._rows() * pitch, columns.along("[None, :]")])
-        queries, keys = self._exist(columns, WORDS)
+        (_, _, pitch), columns = self.setting.strides.of[node.tensor], Name("at_j").along("[None, :]")
+        place = total([term(self.setting.of[node.tensor]), self._rows() * pitch, columns])
+        queries, keys = self._exist(self._rows(), columns, WORDS)
         where = [*queries, *keys]
         for number, held in enumerate(self.sums):
             self.say(st.Let(("at_j",), (self._columns(term("w") * self.plan.tiles + number),)))
