@@ -26,6 +26,7 @@ from unittest.mock import patch
 
 from profiler import under_profiler
 
+from pebblesim.kernels.passes.bias_stays import SPAN
 from pebblesim.kernels.tables import moved_words
 from pebblesim.kernels.words import moved_bytes
 from pebblesim.launches.launches import launches
@@ -111,7 +112,9 @@ class Layer(NamedTuple):
             pairs_of_part = self.n * keys
             dQ = 2 * every * self.n * self.d * (not last)  # in float32
             dB = (4 * number - 2 * self.heads) * pairs_of_part
-            more = 2 * (number - self.heads) * pairs_of_part, dB + dQ
+            beside = programs.at_once(keys).tiling.blocks[SPAN] - keys  # of which the copy engine brings zeros
+            zeros = 2 * every * tiles * beside * 2 * self.d
+            more = 2 * (number - self.heads) * pairs_of_part + zeros, dB + dQ
             which = programs.ONWARD if at else programs.AT_ONCE
             yield from self._moved(which, programs.at_once(keys), self.sequences, keys, more)
 
