@@ -11,7 +11,7 @@ OF_TORCH := $(addprefix tests/pytorch/test_,attention_plans.py adapters_page.py 
             $(filter-out %_again.py %_gluon.py,$(wildcard tests/pytorch/test_torch_*.py tests/test_torch_*.py))
 
 OF_CI    := $(addprefix tests/pytorch/test_,torch_operator.py torch_graphs.py torch_refusals.py torch_releases.py \
-            compiled_gluon.py compiled_kernels.py compiled_lengths.py)
+            torch_sinks.py compiled_gluon.py compiled_kernels.py compiled_lengths.py)
 
 # A pair that was measured on a card; others are tried by setting both, after `make distclean`.
 PYTORCH_VERSION ?= 2.13.0
@@ -118,6 +118,7 @@ smoke: $(READY)  ## build the wheel, install it elsewhere and use it from there
 	trap 'rm -rf "$$scratch"' EXIT; trap 'exit 1' HUP INT TERM; \
 	echo "smoke: building the source distribution, and the wheel from it"; \
 	"$$bin/python" -m build --outdir "$$scratch/dist" >"$$scratch/log" 2>&1 || { cat "$$scratch/log"; exit 1; }; \
+	! grep -m 1 'Warning: ' "$$scratch/log" || { echo "smoke: setuptools warns"; exit 1; }; \
 	! tar -tzf "$$scratch"/dist/*.tar.gz | grep -m 1 '/tests/' || { echo "smoke: tests that cannot run there"; exit 1; }; \
 	cd "$$scratch"; echo "smoke: installing the wheel"; \
 	"$$bin/python" -m venv --without-pip venv; \

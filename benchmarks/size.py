@@ -62,7 +62,7 @@ PARTS = {
         "passes/in_parts",
     ),
     "Gluon: columns": ("gluon/columns", "gluon/columns_plan"),
-    "Gluon: bias": ("gluon/sequences", "gluon/sequences_plan", "gluon/gradients"),
+    "Gluon: bias": ("gluon/sequences", "gluon/sequences_plan", "gluon/gradients", "gluon/gradients_plan"),
     "rules of Gluon programs": ("rules",),
     "CUDA": ("cuda/cuda", "cuda/places"),
     "forecasts": ("launch_costs", "triton/storage", "readings", "additions", "gluon/bytes"),

@@ -130,16 +130,18 @@ class Shared:
 
 @dataclass(frozen=True)
 class AtOnce:
-    """dQ and dB of a bias that sequences share, in one kernel for Hopper; `onward`: behind other keys."""
+    """dQ and dB of a bias that sequences share, in one kernel for Hopper; `onward`: behind other keys; or with v."""
 
     n: int = EVEN
     onward: bool = False
+    with_v: bool = False
 
     def text(self) -> str:
         """The source."""
         schedule = get("backward-two-pass-blocked")
         assert schedule.problem.rectangle is not None
-        program = gradients_at_once(biased(schedule.in_dims(schedule.problem.rectangle.dims).program), self.onward)
+        made = biased(schedule.in_dims(schedule.problem.rectangle.dims).program)
+        program = gradients_at_once(made, self.onward, self.with_v)
         sizes = {
             "n_q": self.n,
             "n_k": self.n,
@@ -228,6 +230,7 @@ GOLDENS = {
     "gluon-bias-gradients": AtOnce(),
     "gluon-bias-gradients-ragged": AtOnce(RAGGED),
     "gluon-bias-gradients-onward": AtOnce(RAGGED, True),
+    "gluon-bias-gradients-with-v": AtOnce(RAGGED, with_v=True),
     "gluon-two-pass-softcap-ragged": Case(H_TWO_PASS, 64, None, RAGGED, 1, softcap=30.0),
     "cuda-small-cache": InCuda("small-cache"),
     "cuda-large-cache-workers": InCuda("large-cache", 4),

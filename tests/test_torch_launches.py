@@ -195,12 +195,15 @@ def test_a_call_asks_of_the_host_what_the_page_says(card: Card, name: str) -> No
 
 
 @pytest.mark.slow
-def test_a_call_with_a_bias_is_one_function_of_the_library(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With gradients and without, once its passes are known; with L, Python asks for each pass."""
+@pytest.mark.parametrize("learns", [True, False], ids=["bias learns", "bias does not"])
+@pytest.mark.parametrize("lead", [(6,), (1, 6)], ids=["one batch", "batches"])
+def test_a_call_with_a_bias_is_one_function_of_the_library(
+    card: Card, monkeypatch: pytest.MonkeyPatch, lead: tuple[int, ...], learns: bool
+) -> None:
+    """With gradients and without, once its passes are known, and what Python launches; with L, Python asks for each."""
     told, at_once, by_python = Card(), list[bool](), Counter[str]()
     told.kinds = TYPES
     monkeypatch.setattr(recorded, "driver", lambda: told.driver)
-    monkeypatch.setattr(native, "library", library_in_cpp())
     monkeypatch.setattr(compiling, "can", lambda: False)
     for name in ("_CHECKED", "_ALIKE"):
         monkeypatch.setattr(eager, name, Recent(100))
@@ -209,29 +212,44 @@ def test_a_call_with_a_bias_is_one_function_of_the_library(card: Card, monkeypat
         known.Known, "at_once", lambda *given: at_once.append((out := whole(*given)) is not None) or out
     )
     monkeypatch.setattr(with_bias, "_gradients", lambda *given: by_python.update(["gradients"]) or later(*given))
-    x = [torch.zeros(6, 4, 64, 32, dtype=torch.bfloat16, requires_grad=True) for _ in "QKV"]
-    pair = torch.zeros(1, 4, 64, 64, dtype=torch.bfloat16, requires_grad=True)
+    x = [torch.zeros(*lead, 4, 64, 32, dtype=torch.bfloat16, requires_grad=True) for _ in "QKV"]
+    pair = torch.zeros(*(1 for _ in lead), 4, 64, 64, dtype=torch.bfloat16, requires_grad=learns)
+    wanted = [*x, pair] if learns else x
 
     def both(**options: Any) -> list[Any]:
         out = attention(*x, bias=pair, **options)
         O = out[0] if options else out
-        return [O, *torch.autograd.grad(O, [*x, pair], torch.ones_like(O))]
+        return [O, *torch.autograd.grad(O, wanted, torch.ones_like(O))]
 
-    for _ in range(7):
+    def launches() -> list[Any]:
+        """Those of a call, of whose arguments addresses are left out."""
+        before = len(told.launches)
+        both()
+        return [
+            (*given, [word for kind, word in zip(TYPES[given[0]], taken, strict=False) if kind not in ("u64", "map")])
+            for *given, taken in told.launches[before:]
+        ]
+
+    for _ in range(4):
+        both()
+    right = launches()
+    assert len(right) == 5 + learns and by_python and not any(at_once)
+    monkeypatch.setattr(native, "library", library_in_cpp())
+    for _ in range(3):
         found = both()
     assert at_once[-2:] == [True, True]
-    assert [each.shape for each in found] == [x[0].shape] * 4 + [pair.shape]
+    assert [each.shape for each in found] == [x[0].shape] * 4 + [pair.shape] * learns
+    leaves = [type(each).__name__ for each, _ in found[0].grad_fn.next_functions if each is not None]
+    assert leaves == ["AccumulateGrad"] * len(wanted)  # no view in between
     by_python.clear()
-    launched = len(told.launches)
-    both()
-    assert len(told.launches) == launched + 6 and not by_python
+    assert launches() == right and not by_python
     with torch.no_grad():
         for _ in range(4):
             attention(*x, bias=pair)
     assert at_once[-2:] == [True, True]
     asked = len(at_once)
     for _ in range(4):
-        assert attention(*x, bias=pair, return_lse=True)[1].shape == (6, 4, 64)
+        assert attention(*x, bias=pair, return_lse=True)[1].shape == (*lead, 4, 64)
         both(return_lse=True)
     assert len(at_once) == asked
 

@@ -5,14 +5,15 @@
 Texts are those of `attention` for 4 heads of 384 tokens and 512 sequences on a Hopper card: "o" for O and L, "c" for dK
 and dV, and "q" for dQ and dB. Behind this letter: "t", warpgroups take turns at exponentials; "a", blocks that read the
 same sequences read them at other times; "h", a tile in two halves, of which the exponentials of one run beside the
-products of the other; "4", four warpgroups in tiles of 64 or, of dK and dV, 32 rows. A row has the median and the least
-microseconds of a call, and how far results are from those of the first form. Rows that are in the file are left out.
+products of the other; "4", four warpgroups in tiles of 64 or, of dK and dV, 32 rows; "v", v is computed in the kernel
+of dQ and dB, or is in three words of 16 bits that dK and dV have as more terms of a product. A row has the median and
+the least microseconds of a call, and how far results are from those of the first form. Rows that are in the file are
+left out.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import time
@@ -21,6 +22,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from resumed import add, known
 
 from pebblesim.kernels.gluon.gluon import gluon
 from pebblesim.kernels.passes.sequences import SEQUENCES
@@ -37,8 +40,8 @@ SCALE = D**-0.5
 
 def emitted(which: str, groups: int = 3, rows: int = 0) -> str:
     """The text of a kernel of `attention`, for so many warpgroups, in tiles of so many rows that stream."""
-    at = {"o": programs.FORWARD, "c": programs.ACROSS, "q": programs.AT_ONCE}[which]
-    made = programs.at_once(N) if which == "q" else programs.STAYING[at]
+    at = {"o": programs.FORWARD, "c": programs.ACROSS, "q": programs.AT_ONCE, "qv": programs.WITH_V}[which]
+    made = programs.at_once(N) if which[0] == "q" else programs.STAYING[at]
     if rows:
         blocks = dict(zip(made.tiling.blocks, (64, rows), strict=True))
         made = Kernels(Tiling(made.tiling.schedule, blocks, 4, 3, gluon=True), groups)
@@ -175,6 +178,30 @@ def halves_of_keys(text: str) -> str:
     return with_body(in_tiles_of(text, "bias_T_rows", 64, 32), "L_i = L_i_ring", "mbarrier.arrive(Q_i_", body)
 
 
+def with_terms_of_v(text: str) -> str:
+    """dK and dV, with v in three words of 16 bits each that are more terms of dO Vᵀ: it is not subtracted behind it."""
+    ring, tile = "v_i_ring.index(slot).reshape([64{}])", "gl.SliceLayout(0, tile_64)"
+    product = "dS = warpgroup_mma({}, {}.permute((1, 0)), {}, is_async=True)"
+    zeros = "gl.zeros([64, 64], gl.float32, tile_64), use_acc=False"
+    of_dO = "V_j_16", "dO_i.index(slot).reshape([64, 32])"
+    terms = product.format("less", ring.format(", 16"), zeros)
+    less = "less = gl.full([64, 16], -1.0, gl.bfloat16, gl.DotOperandLayout(0, tile_64, 2))"
+    for old, new in (
+        ("gl.float32, [9, 1, 64], v_tiles.layout", "gl.bfloat16, [9, 1, 1, 64, 16], v_tiles.layout"),
+        ("vectors_of(v_ptr, n_q, 64)", "tiles_of(v_ptr, 64, 16)"),
+        ("shared(v_tiles, [head, i * 64],", "shared(v_tiles, [batch, key_head, i * 64, 0],"),
+        ("Q_i_full.index(slot), 8704)", "Q_i_full.index(slot), 10496)"),
+        (f"                v_i = {ring.format('')}.load({tile})\n", ""),
+        (product.format(*of_dO, zeros), f"{terms}\n{' ' * 16}{product.format(*of_dO, 'dS')}"),
+        ("P = warpgroup_mma_wait(1, deps=(P,))", "P = warpgroup_mma_wait(2, deps=(P,))"),
+        ("dS = P * (dS - v_i[None, :])", "dS = P * dS"),
+        ("            fence_async_shared()\n            mbarrier.arrive(K_j_free",
+         f"            {less}\n            fence_async_shared()\n            mbarrier.arrive(K_j_free"),
+    ):  # fmt: skip
+        text = changed(text, old, new)
+    return text
+
+
 def forms() -> dict[str, str]:
     """Texts by name."""
     o, c, q = (emitted(which) for which in "ocq")
@@ -193,7 +220,9 @@ def forms() -> dict[str, str]:
         "ct": in_turn(c, *of_keys, N // 64),
         "ch": halves_of_keys(c),
         "c4": emitted("c", 4, 32),
+        "cv": with_terms_of_v(c),
         "q": q,
+        "qv": emitted("qv"),
     }
 
 
@@ -210,21 +239,34 @@ class Layer:
         self.Q, self.K, self.V, self.dO = (normal(sequences, HEADS, N, D) for _ in range(4))
         self.bias = normal(1, 1, HEADS, N, N)
         self.L = self.v = torch.zeros(sequences * HEADS, N, device="cuda")
+        self.O = torch.zeros_like(self.Q)
         units = torch.cuda.get_device_properties("cuda").multi_processor_count
         self.parts = programs.parts_at_once(N, sequences, HEADS, units).most
 
     def call(self, module: Any, which: str) -> Callable[[], dict[str, Any]]:
         """A launch of a kernel, that returns its results."""
         torch, like, (Q, K, V, dO) = self.torch, self.torch.empty_like, (self.Q, self.K, self.V, self.dO)
-        if which == "o":
+        if which[0] == "o":
             bias = self.bias.expand(-1, self.sequences, -1, -1, -1)
             return lambda: module.run(Q, K, V, bias, results={"O": like(Q)})
-        if which == "c":
+        if which[0] == "c":
             across = self.bias.mT.contiguous().expand(-1, self.sequences, -1, -1, -1)
-            return lambda: module.run(Q, K, V, dO, self.L, across, self.v, results={"dK": like(K), "dV": like(V)})
+            v = self.terms() if which == "cv" else self.v
+            return lambda: module.run(Q, K, V, dO, self.L, across, v, results={"dK": like(K), "dV": like(V)})
         dB = torch.zeros(1, self.parts, HEADS, N, N, device="cuda")
         groups = [x[None] for x in (Q, K, V, dO)]
-        return lambda: module.run(*groups, self.L, self.bias, self.v, results={"dQ": like(groups[0]), "dB": dB})
+        results = {"dQ": like(groups[0]), "dB": dB}
+        if which == "qv":
+            return lambda: module.run(*groups, self.O[None], self.L, self.bias, results=results)
+        return lambda: module.run(*groups, self.L, self.bias, self.v, results=results)
+
+    def terms(self) -> Any:
+        """v in three words of 16 bits, whose sum it is, among 16 of each row."""
+        made, left = self.torch.zeros(*self.Q.shape[:3], 16, device="cuda", dtype=self.Q.dtype), self.v
+        for column in range(3):
+            word = left.to(self.Q.dtype)
+            made[..., column], left = word.view(made.shape[:3]), left - word.float()
+        return made
 
 
 def loaded(name: str, text: str, folder: Path) -> Any:
@@ -260,10 +302,10 @@ def rows(torch: Any, names: list[str], texts: dict[str, str], folder: Path) -> A
     """Yield the row of each form."""
     layer, whole = Layer(torch), dict[str, dict[str, Any]]()
     made = layer.call(loaded("o", texts["o"], folder), "o")()
-    layer.L = made["L"]
+    layer.L, layer.O = made["L"], made["O"]
     layer.v = (layer.dO.float() * made["O"].float()).sum(-1).view(-1, N)
     for name in names:
-        call = layer.call(loaded(name, texts[name], folder), name[0])
+        call = layer.call(loaded(name, texts[name], folder), name)
         found, apart_by = call(), {}
         for key, one in whole.setdefault(name[0], found).items():
             apart_by[key] = float(f"{((found[key].float() - one.float()).norm() / one.float().norm()).item():.2e}")
@@ -287,26 +329,20 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names of forms, with commas between them")
     parser.add_argument("--compile", action="store_true", help="launch once for a few sequences, and time nothing")
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds after which nothing new is begun")
-    asked, began, texts = parser.parse_args(), time.monotonic(), forms()
+    asked, texts = parser.parse_args(), forms()
+    until = time.monotonic() + asked.time_limit
     import torch
 
     names = asked.only.split(",") if asked.only else [*texts]
     with TemporaryDirectory() as folder:
         if asked.compile:
             for name in names:
-                Layer(torch, 8).call(loaded(name, texts[name], Path(folder)), name[0])()
+                Layer(torch, 8).call(loaded(name, texts[name], Path(folder)), name)()
             torch.cuda.synchronize()
             return
-        text = asked.output.read_text(encoding="utf-8") if asked.output.exists() else ""
-        known = {json.loads(line)["form"] for line in text.splitlines()}
-        names = [name for name in names if name not in known]
+        names = [name for name in names if name not in known(asked.output, "form")]
         compiled([*{"o", *names}])
-        for row in rows(torch, names, texts, Path(folder)):
-            with asked.output.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-            print(f"{time.monotonic() - began:6.1f} s", row, flush=True)
-            if time.monotonic() - began > asked.time_limit:
-                return
+        add(asked.output, rows(torch, names, texts, Path(folder)), until)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,12 @@ dK and dV have the same bits when they are computed again.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from resumed import add
 
 D = 32
 LAYERS = (
@@ -135,17 +136,12 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=Path(__file__).with_suffix(".jsonl"))
     parser.add_argument("--bits", type=int, default=0, help="compare the bits of so many runs, and time nothing")
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds after which nothing new is begun")
-    asked, began = parser.parse_args(), time.monotonic()
+    asked = parser.parse_args()
+    until = time.monotonic() + asked.time_limit
     import torch
 
-    asked.output.parent.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
-    for row in bits(torch, asked.bits) if asked.bits else rows(torch):
-        with asked.output.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-        print(f"{time.monotonic() - began:6.1f} s", row, flush=True)
-        if time.monotonic() - began > asked.time_limit:
-            return
+    add(asked.output, bits(torch, asked.bits) if asked.bits else rows(torch), until)
 
 
 if __name__ == "__main__":

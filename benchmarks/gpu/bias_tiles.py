@@ -9,12 +9,13 @@ kernel, of all or of those of `--kernel`; `--wide` takes a bias in float32.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from resumed import add
 
 TRIED: dict[str, list[tuple[int, ...]]] = {
     "flash2_forward": [
@@ -130,17 +131,13 @@ def main() -> None:
     parser.add_argument("--kernel", action="append", default=[], choices=TRIED)
     parser.add_argument("--wide", action="store_true", help="a bias in float32")
     parser.add_argument("--time-limit", type=float, default=120.0, help="seconds after which nothing new is begun")
-    asked, began = parser.parse_args(), time.monotonic()
+    asked = parser.parse_args()
+    until = time.monotonic() + asked.time_limit
     import torch
 
-    asked.output.parent.mkdir(parents=True, exist_ok=True)
     device = {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
-    for row in tuned(torch, asked.d, asked.wide, asked.n, asked.kernel):
-        with asked.output.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row | device) + "\n")
-        print(f"{time.monotonic() - began:6.1f} s", row["kernel"], row["tiles"], row.get("us", row.get("refused")))
-        if time.monotonic() - began > asked.time_limit:
-            return
+    rows = tuned(torch, asked.d, asked.wide, asked.n, asked.kernel)
+    add(asked.output, (row | device for row in rows), until)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ ours, and TFLOP/s of useful operations; what is there is not measured again.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hopper import exact, seconds_of, tensors
+from resumed import add, known
 
 from pebblesim.kernels.gluon import gluon as reading, plan as gluon_plan, widths as gluon_widths
 from pebblesim.kernels.module import module_of
@@ -230,14 +230,13 @@ def main() -> None:
     asked.way = ["backward"] if asked.latent else asked.way
     import torch
 
-    asked.output.mkdir(parents=True, exist_ok=True)
     file, until = (
         asked.output / ("operator.jsonl" if asked.operator else "parts.jsonl"),
         time.monotonic() + asked.time_limit,
     )
-    known = {json.loads(line)["key"] for line in file.read_text().splitlines()} if file.exists() else set()
+    before = known(file)
     if asked.operator:
-        write(file, operator_rows(torch, asked, known), until)
+        add(file, operator_rows(torch, asked, before), until)
         return
     chosen = [at for at, tiles in enumerate(TILES) if tiles.way in asked.way]
     chance = random.Random(asked.seed)
@@ -252,18 +251,7 @@ def main() -> None:
     began = time.monotonic()
     compile_all(torch, cases, asked.threads)
     print(f"compiled {len(cases)} in {time.monotonic() - began:.0f} s", flush=True)
-    write(file, rows(torch, asked, chosen, shapes, known), until)
-
-
-def write(file: Path, made: Iterator[dict[str, Any]], until: float) -> None:
-    """Append rows as they are measured, until the time is over."""
-    with file.open("a", encoding="utf-8") as out:
-        for row in made:
-            out.write(json.dumps(row) + "\n")
-            out.flush()
-            print(json.dumps(row)[:600], flush=True)
-            if time.monotonic() > until:
-                return
+    add(file, rows(torch, asked, chosen, shapes, before), until)
 
 
 def operator_rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:

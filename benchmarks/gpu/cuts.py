@@ -11,12 +11,13 @@ the same number of queries. What is there is not measured again. `--table` shows
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from resumed import add, known, there
 
 from pebblesim.advice import cards
 from pebblesim.operator import cuts, planning
@@ -131,7 +132,7 @@ def rows(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
                     continue
                 if time.monotonic() > asked.until:
                     return
-                row: dict[str, Any] = {"key": key, "way": way, "n": n, "heads": heads, "shared": shared}
+                row: dict[str, Any] = {"key": key, "way": way, "n": n, "shared": shared}
                 row |= {**cut._asdict(), "card": torch.cuda.get_device_name(), "torch": torch.__version__}
                 with torch.no_grad(), taking(choice, n * shared, heads):
                     found = both[way]()
@@ -150,8 +151,10 @@ def table(found: list[dict[str, Any]]) -> str:
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for row in found:
         times = (f"{row[name] / 1e3:.2f}" for name in ("card_us", "forecast_us"))
-        shape = f"{row['n']:,} | {row['heads'] * row['shared']} on {row['heads']}"
-        lines.append(f"| {shape} | {row['way']} | {row['kv_heads']} | {len(row['ends'])} | {' | '.join(times)} |")
+        heads = row["key"].partition(",")[0]  # `heads` of a row are those of a cut
+        lines.append(
+            f"| {row['n']:,} | {heads} | {row['way']} | {row['kv_heads']} | {len(row['ends'])} | {' | '.join(times)} |"
+        )
     return "\n".join(lines)
 
 
@@ -170,17 +173,11 @@ def main() -> None:
                 for each in choices(way, n, heads, shared, card):
                     print(n, heads, shared, way, each.cut, f"{seconds(each, n, heads, shared, card) * 1e3:.2f} ms")
         return
-    asked.output.mkdir(parents=True, exist_ok=True)
     file = asked.output / "cuts.jsonl"
-    found = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     if asked.table:
-        print(table(found))
+        print(table(there(file)))
         return
-    with file.open("a", encoding="utf-8") as out:
-        for row in rows(asked, {each["key"] for each in found}):
-            out.write(json.dumps(row) + "\n")
-            out.flush()
-            print(row["key"], round(row["card_us"]), round(row["forecast_us"]), flush=True)
+    add(file, rows(asked, known(file)))
 
 
 if __name__ == "__main__":

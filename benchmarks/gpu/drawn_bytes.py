@@ -92,11 +92,11 @@ class Case(NamedTuple):
             return torch.randn(1, self.heads, self.n, self.d, device="cuda", dtype=torch.bfloat16)
 
         widths = (("d_k", self.d), ("d_v", self.d))
-        module, names = loaded(self.tiling, widths, False, False, True, "bfloat16", self.pattern, self.d**-0.5)
-        given = {name: normal() for name in names if name != "L"}
-        given |= {"L": torch.full((self.heads, self.n), 8.0, device="cuda")} if "L" in names else {}
+        kernels = loaded(self.tiling, widths, False, False, True, "bfloat16", self.pattern, self.d**-0.5)
+        given = {name: normal() for name in kernels.takes if name != "L"}
+        given |= {"L": torch.full((self.heads, self.n), 8.0, device="cuda")} if "L" in kernels.takes else {}
         results = {name: normal() for name in (["O"] if self.way == "forward" else ["dQ", "dK", "dV"])}
-        return lambda: module.run(*(given[name] for name in names), results=results)
+        return lambda: kernels(given, results)
 
 
 def cases() -> list[Case]:

@@ -28,9 +28,9 @@ class Kind:
     Attributes:
         name: what is particular about it.
         shape: its sizes and mask.
-        extra: "sinks", "lse", "padding", "latent" (values are the first 512 columns of keys), "lengths" (another length
-            at each call), "nothing" (a function of Python that takes three matrices, and gives memory that nobody
-            wrote, is all that is called), or nothing.
+        extra: "sinks", "lse", "padding", "latent" (values are the first 512 columns of keys), "bias" (that sequences of
+            one batch share, with a gradient), "lengths" (another length at each call), "nothing" (a function of Python
+            that takes three matrices, and gives memory that nobody wrote, is all that is called), or nothing.
     """
 
     name: str
@@ -44,6 +44,9 @@ def kinds() -> Iterator[Kind]:
         yield Kind(f"n = {n}, d = 128, causal", Shape(2, 8, 1, n, 128, "causal"))
     yield Kind("new lengths, d = 128, causal", Shape(2, 8, 1, 500, 128, "causal"), "lengths")
     yield Kind("nothing, n = 511, d = 128", Shape(2, 8, 1, 511, 128, "causal"), "nothing")
+    for sequences in (64, 256):
+        name = f"a bias of {sequences} sequences, 4 heads, n = 384, d = 32"
+        yield Kind(name, Shape(sequences, 4, 1, 384, 32, "none"), "bias")
     yield Kind("packed, n = 511, d = 128", Shape(1, 8, 1, 511, 128, "packed", None, (0, 100, 300, 511)))
     yield Kind("16 heads on 2, n = 511, d = 128, causal", Shape(1, 2, 8, 511, 128, "causal"))
     for extra in ("padding", "sinks", "lse"):
@@ -165,6 +168,14 @@ def _calls(torch: Any, kind: Kind) -> Iterator[tuple[str, Any, list[Any]]]:
         (q, k, _), _ = sets[0]
         dO = torch.randn(*q.shape[:3], 512, device="cuda", dtype=q.dtype)
         yield "ours", lambda q, k: attention(q, k, k[..., :512], is_causal=True, enable_gqa=True), [((q, k), dO)]
+        return
+    if kind.extra == "bias":
+        from bias_peers import ours as with_bias
+
+        matrices, dO = sets[0]
+        pair = torch.randn(1, shape.heads, shape.n, shape.n, device="cuda", dtype=dO.dtype)
+        x = [each.detach()[None].requires_grad_() for each in (*matrices, pair)]  # a batch of sequences
+        yield "ours", with_bias, [(x, dO[None])]
         return
     call, rest = ours(torch, shape), {}
     if kind.extra == "sinks":

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import subprocess
 import time
 import warnings
@@ -29,6 +28,8 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+
+from resumed import add, there
 
 WAYS = ("forward", "both")
 
@@ -52,7 +53,6 @@ def main() -> None:
             picture(asked.output, asked.picture)
         return
     warnings.simplefilter("ignore")  # PyTorch's, of kernels that do not take a call
-    asked.output.mkdir(parents=True, exist_ok=True)
     part, rows = "race", race
     if asked.host or asked.first:
         from drawn_host import first_calls, host_times
@@ -62,14 +62,10 @@ def main() -> None:
         part = "groups" if asked.groups else "short" if asked.short else "given"
     file = asked.output / f"{part}.jsonl"
     asked.commit = asked.commit or commit()
-    before = map(json.loads, file.read_text().splitlines() if file.exists() else ())
-    known = {row["key"] for row in before if not asked.again or row.get("commit", "") == asked.commit}
+    known = {row["key"] for row in there(file) if not asked.again or row.get("commit", "") == asked.commit}
     asked.until = time.monotonic() + asked.time_limit
-    with file.open("a", encoding="utf-8") as out:
-        for row in rows(asked, known):
-            out.write(json.dumps(row | ({"commit": asked.commit} if asked.commit else {})) + "\n")
-            out.flush()
-            print(json.dumps(row)[:400], flush=True)
+    whose = {"commit": asked.commit} if asked.commit else {}
+    add(file, (row | whose for row in rows(asked, known)))
 
 
 def arguments() -> argparse.Namespace:

@@ -10,7 +10,6 @@ the tiling that `attention` takes. What is there is not measured again.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -20,6 +19,8 @@ from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+
+from resumed import add, known
 
 from pebblesim.advice.tiles import Tiling
 from pebblesim.core.errors import UsageError
@@ -82,16 +83,11 @@ def main() -> None:
     parser.add_argument("--shape", nargs="*", default=SHAPES, help="SEED/NUMBER or sizes, as drawn_race.py has them")
     parser.add_argument("--way", nargs="*", choices=WAYS, help="these passes of all shapes")
     asked = parser.parse_args()
-    asked.output.mkdir(parents=True, exist_ok=True)
     file, until = asked.output / "every_tiling.jsonl", time.monotonic() + asked.time_limit
-    known = {json.loads(line)["key"] for line in file.read_text().splitlines()} if file.exists() else set()
-    cases = [case for case in all_cases(asked) if key_of(*case) not in known]
+    before = known(file)
+    cases = [case for case in all_cases(asked) if key_of(*case) not in before]
     print(len(cases), "cases", flush=True)
-    with file.open("a", encoding="utf-8") as out:
-        for row in rows(cases, asked.workers, until):
-            out.write(json.dumps(row) + "\n")
-            out.flush()
-            print(row["key"], row.get("card_us"), row.get("forecast_us"), row.get("error", ""), flush=True)
+    add(file, rows(cases, asked.workers, until))
 
 
 Case = tuple[str, str, int]

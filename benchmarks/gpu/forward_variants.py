@@ -11,7 +11,6 @@ watts while it runs, and how far O is from that of the first variant. Variants a
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from resumed import add, there
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Variant:
         as_taken: whether there are where `run` says so, for tiles that do not stream for long.
         apart: whether exponentials are kept before the wait for the product that was put off.
         no_turns: whether warpgroups with narrow sums take no turns at the tensor cores.
+        turns: whether warpgroups with sums of up to 128 columns take turns at the tensor cores.
+        of_threads: whether each thread adds up what it has of a row, and threads add up their sums behind the loop.
         scaled_late: whether O is multiplied by its factor behind the next scores' products, and not before them.
         together: heads whose tiles are in one order, longest first; 0 for those that `run` finds.
         first, rest: columns of O that P V is computed for, in one product or two; 0 for all.
@@ -48,6 +51,8 @@ class Variant:
     as_taken: bool = False
     apart: bool = False
     no_turns: bool = False
+    turns: bool = False
+    of_threads: bool = False
     scaled_late: bool = False
     together: int = 0
     first: int = 0
@@ -59,6 +64,7 @@ class Variant:
         named = [f"{self.rows} x {self.keys}, {self.stages} stages"]
         named += ["several tiles a block" + " everywhere" * (not self.as_taken)] * self.several
         named += ["exponentials apart"] * self.apart + ["no turns"] * self.no_turns
+        named += ["turns"] * self.turns + ["sums of threads"] * self.of_threads
         named += ["scaled late"] * self.scaled_late + [f"{self.together} heads together"] * (self.together > 0)
         named += ["even"] * self.even + [f"{self.held:.0%} of registers"] * (self.held > 0)
         columns = f"{self.first} + {self.rest}" if self.rest else str(self.first)
@@ -98,6 +104,13 @@ def dense(d: int) -> tuple[Variant, ...]:
     taken = replace(TAKEN[d], several=True)
     apart = replace(taken, apart=True, no_turns=d == 64)
     return (taken, apart, replace(apart, scaled_late=True))
+
+
+def in_turns(d: int) -> tuple[Variant, ...]:
+    """What is taken, with turns and without, and with sums of threads."""
+    taken = replace(TAKEN[d], several=True, as_taken=True)
+    found = [taken, replace(taken, of_threads=True)]
+    return (*found, *(replace(each, turns=d > 64, no_turns=d == 64) for each in found))
 
 
 def orders(d: int) -> tuple[Variant, ...]:
@@ -178,6 +191,24 @@ PARTS: dict[str, dict[str, tuple[Variant, ...]]] = {
         "1,4,1,16384,80,causal": (TAKEN[80], *(replace(TAKEN[80], first=64, rest=each) for each in (0, 16, 32))),
         "1,4,1,16384,96,causal": (TAKEN[96], *(replace(TAKEN[96], first=64, rest=each) for each in (0, 32))),
     },
+    "turns": {
+        name: in_turns(int(name.split(",")[4]))
+        for name in (
+            "16,4,4,2619,80,causal",
+            "32,4,4,372,80,causal",
+            "8,8,4,348,80,window:2048",
+            "16,2,1,1107,64,causal",
+            "16,1,1,4160,128,causal",
+            "1,4,1,16384,80,causal",
+            "1,4,1,16384,80,none",
+            "1,4,1,16384,96,none",
+            "1,4,1,16384,64,causal",
+            "1,4,1,16384,128,none",
+            "1,4,4,8192,128,causal",
+            "64,8,4,169,128,causal",
+            "4,8,4,2048,96,causal",
+        )
+    },
     "orders": {
         "1,8,4,22209,128,causal": with_heads(128, 1, 2, 4, 8),
         "1,16,1,16384,128,causal": with_heads(128, 1, 2, 4, 8, 16),
@@ -211,7 +242,8 @@ def text_of(shape: Any, variant: Variant) -> tuple[str, tuple[str, ...]]:
     blocks = {"B_r": variant.rows, "B_c": variant.keys}
     tiling = Tiling("flash2-forward", blocks, stages=variant.stages, gluon=True, persistent=variant.several)
     usual, turns, widths = block.MOST_HELD, plan.IN_TURNS, (("d_k", shape.d), ("d_v", shape.d))
-    block.MOST_HELD, plan.IN_TURNS = variant.held or usual, 0 if variant.no_turns else turns
+    block.MOST_HELD = variant.held or usual
+    plan.IN_TURNS = 0 if variant.no_turns else 128 if variant.turns else turns
     try:
         made = texts.written(tiling, widths, variant.even, False, True, "bfloat16", pattern, shape.d**-0.5)
     finally:
@@ -222,6 +254,7 @@ def text_of(shape: Any, variant: Variant) -> tuple[str, tuple[str, ...]]:
     if variant.together:
         text = re.sub(r"    together = .*", f"    together = {variant.together}", text)
     text = scaled_late(text) if variant.scaled_late else text
+    text = sums_of_threads(text, variant.keys) if variant.of_threads else text
     return (with_columns(text, variant.first, variant.rest) if variant.first else text), made.kernels
 
 
@@ -239,6 +272,22 @@ def scaled_late(text: str) -> str:
             made.append(f"{indent}{issued[1]} = {factor}[:, None] * {issued[1]}")
         made.append(line)
     return "\n".join(made) + "\n"
+
+
+def sums_of_threads(text: str, keys: int) -> str:
+    """The text with sums of eight parts of a row, which are in eight registers of four threads, until the loop ends."""
+    parts = f"gl.sum(gl.reshape(P, [64, {keys // 8}, 8]), axis=1)"
+    first, rest = text.split("l_i += gl.sum(P, axis=1)", 1)
+    first = first[: first.rindex("l_i = m_i * l_i")] + f"l_i = {parts}"
+    factor = "gl.convert_layout(m_i, gl.SliceLayout(1, l_i.type.layout))[:, None]"
+    rest = rest.replace("l_i = m_i * l_i", f"l_i = {factor} * l_i").replace(
+        "l_i += gl.sum(P, axis=1)", f"l_i += {parts}"
+    )
+    ended = r"\1l_i = gl.convert_layout(gl.sum(l_i, axis=1), l_type)\n\g<0>"
+    rest = re.sub(r"( +)O_i = O_i \* gl\.where\(l_i", ended, rest, count=1)
+    layout = re.search(r"l_i = gl\.full\(.*, (gl\.SliceLayout\(.*?\))\)\n", first)
+    assert layout is not None
+    return first + rest.replace("l_type", layout[1])
 
 
 def exponentials_apart(text: str) -> str:
@@ -348,6 +397,17 @@ def call_of(torch: Any, case: Case, Q: Any, K: Any, V: Any) -> Callable[[], Any]
     return lambda: run(Q, K, V, results={"O": O})
 
 
+def table(found: list[dict[str, Any]]) -> str:
+    """The rows as a table."""
+    lines = ["| shape | variant | µs | TFLOP/s | MHz | W | µs after a rest |", "|---" * 7 + "|"]
+    for row in found:
+        if "error" not in row:
+            rested = f"{row['rested_us']:,.0f}" if row["rested_us"] else ""
+            numbers = (f"{row['card_us']:,.1f}", f"{row['tflops']:.0f}", str(row["clock"]), str(row["watts"]), rested)
+            lines.append(f"| {row['shape']} | {row['variant']} | {' | '.join(numbers)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the rows")
@@ -355,6 +415,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=12, help="processes that compile kernels; 0: they are compiled")
     parser.add_argument("--part", nargs="*", choices=PARTS, default=list(PARTS), help="groups of shapes")
     parser.add_argument("--texts", type=Path, help="write the texts into this folder, and measure nothing")
+    parser.add_argument("--table", action="store_true", help="show the rows that are there")
     asked = parser.parse_args()
     cases = [(shape, each) for part in asked.part for shape, variants in PARTS[part].items() for each in variants]
     if asked.texts is not None:
@@ -363,15 +424,14 @@ def main() -> None:
             name = re.sub(r"\W+", "_", f"{shape} {each}")
             (asked.texts / f"{name}.py").write_text(text_of(given(shape), each)[0])
         return
-    asked.output.mkdir(parents=True, exist_ok=True)
     file, until = asked.output / "forward_variants.jsonl", time.monotonic() + asked.time_limit
-    known = {json.loads(line)["key"] for line in file.read_text().splitlines()} if file.exists() else set()
-    cases = [case for case in dict.fromkeys(cases) if f"{case[0]}: {case[1]}" not in known]
-    with file.open("a", encoding="utf-8") as out:
-        for row in rows(cases, asked.workers, until):
-            out.write(json.dumps(row) + "\n")
-            out.flush()
-            print(row["key"], row.get("card_us"), row.get("tflops"), row.get("clock"), row.get("error", ""), flush=True)
+    found = there(file)
+    if asked.table:
+        print(table(found))
+        return
+    measured_before = {row["key"] for row in found}
+    cases = [case for case in dict.fromkeys(cases) if f"{case[0]}: {case[1]}" not in measured_before]
+    add(file, rows(cases, asked.workers, until))
 
 
 def rows(cases: list[Case], workers: int, until: float) -> Iterator[dict[str, Any]]:

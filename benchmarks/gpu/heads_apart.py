@@ -175,7 +175,8 @@ def table(found: list[dict[str, Any]]) -> str:
     for row in found:
         if "tflops" in row:
             mask, rates = "causal" if row["causal"] else "none", row["tflops"]
-            said = [row["key"].rpartition(f", {mask}")[0], mask, str(row["parts"])]
+            shape, _, parts = row["key"].rpartition(f", {mask}, ")
+            said = [shape, mask, parts]
             said += [str(rates[name]) for name in ("forward", "backward", "both", "wall")]
             lines.append(f"| {' | '.join(said)} |")
     return "\n".join(lines)

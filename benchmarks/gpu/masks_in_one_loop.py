@@ -10,13 +10,14 @@ GPU.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from resumed import add, known
 
 CASES = [(512, 16384, 4, 1, True), (512, 8192, 2, 8, True), (512, 16383, 4, 1, False), (256, 16384, 4, 1, True)]
 CASES += [(512, 4096, 4, 1, True), (512, 9801, 2, 8, True), (512, 16383, 4, 1, True), (512, 4095, 2, 8, False)]
@@ -105,13 +106,8 @@ def main() -> None:
     os.environ["PEBBLESIM_NATIVE"] = "0"  # known passes are forgotten between rounds
     import torch
 
-    asked.output.mkdir(parents=True, exist_ok=True)
     file = asked.output / "masks_in_one_loop.jsonl"
-    known = {json.loads(line)["key"] for line in file.read_text().splitlines()} if file.exists() else set()
-    for row in rows(torch, asked, known):
-        with file.open("a", encoding="utf-8") as out:
-            out.write(json.dumps(row) + "\n")
-        print(json.dumps(row), flush=True)
+    add(file, rows(torch, asked, known(file)))
 
 
 if __name__ == "__main__":

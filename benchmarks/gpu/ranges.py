@@ -15,7 +15,6 @@ by the forecast, of Gluon and of Triton; with `--tilings` more of them. What is 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from drawn_ranges import calls, options_of, true_results
+from resumed import add, known, there
 
 HEADS = (
     (128, 128, 4), (64, 64, 1), (128, 128, 1), (80, 80, 2), (192, 128, 2), (64, 64, 4), (256, 256, 1), (128, 128, 8),
@@ -70,17 +70,10 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="the fastest kernels of each shape that was measured")
     asked = parser.parse_args()
     if asked.table:
-        print(table([json.loads(line) for line in (asked.output / "times.jsonl").read_text().splitlines()]))
+        print(table(there(asked.output / "times.jsonl")))
         return
-    asked.output.mkdir(parents=True, exist_ok=True)
-    file = asked.output / f"{asked.part}.jsonl"
-    known = {json.loads(line)["key"] for line in file.read_text().splitlines()} if file.exists() else set()
-    until = time.monotonic() + asked.time_limit
-    with file.open("a", encoding="utf-8") as out:
-        for row in (right if asked.part == "right" else times)(asked, known, until):
-            out.write(json.dumps(row) + "\n")
-            out.flush()
-            print(json.dumps(row)[:1200], flush=True)
+    file, until = asked.output / f"{asked.part}.jsonl", time.monotonic() + asked.time_limit
+    add(file, (right if asked.part == "right" else times)(asked, known(file), until))
 
 
 # Right results

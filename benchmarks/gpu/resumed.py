@@ -6,6 +6,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterable
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,28 @@ def arguments(description: str | None, seconds: float) -> argparse.ArgumentParse
     parser.add_argument("--time-limit", type=float, default=seconds)
     parser.add_argument("--table", action="store_true", help="show the rows that are there")
     return parser
+
+
+def there(file: Path) -> list[Row]:
+    """The rows of a file, which need not exist."""
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
+def known(file: Path, key: str = "key") -> set[str]:
+    """The keys of the rows of a file, which need not exist."""
+    return {row[key] for row in there(file)}
+
+
+def add(file: Path, rows: Iterable[Row], until: float = inf) -> None:
+    """Write rows behind those of a file as they are made, and show them; the last one is the first after `until`."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", encoding="utf-8") as out:
+        for row in rows:
+            out.write(json.dumps(row) + "\n")
+            out.flush()
+            print(json.dumps(row)[:700], flush=True)
+            if time.monotonic() > until:
+                return
 
 
 def resumed(
@@ -35,18 +58,10 @@ def resumed(
         rows: makes rows, each with its "key", of torch, what was asked, and the keys of those that are there.
         table: the text of rows.
     """
-    asked.output.mkdir(parents=True, exist_ok=True)
     file, until = asked.output / name, time.monotonic() + asked.time_limit
-    found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
     if asked.table:
-        print(table(found))
+        print(table(there(file)))
         return
     import torch
 
-    with file.open("a", encoding="utf-8") as out:
-        for row in rows(torch, asked, {each["key"] for each in found}):
-            out.write(json.dumps(row) + "\n")
-            out.flush()
-            print(json.dumps(row)[:700], flush=True)
-            if time.monotonic() > until:
-                return
+    add(file, rows(torch, asked, known(file)), until)

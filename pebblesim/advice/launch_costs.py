@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -48,6 +49,13 @@ WORDS_OF_SUMS = 4096
 
 MOST_LISTED = 2**18
 """Tiles of rows or columns, of one head, up to which those of each launch under a mask are told apart."""
+
+
+KEPT = 256
+"""Works of a tiling at some sizes that are kept: other numbers of heads have the same."""
+
+LINEAR = ("programs", "working", "elementwise", "beside", "begun", "masked", "added", "late", "least")
+"""Plain numbers of a `LaunchCost` that are so many times as large for several heads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,16 +150,26 @@ def launch_costs(
         heads: problems of that size that are solved together.
         mask: which pairs are allowed.
     """
-    program, read = tiling.traced(dims, mask), readings(tiling, dims, dtype, mask)
-    sizes = {**dims, **tiling.blocks}
-    costs = costs_of(program, tiling, sizes, dtype, heads, mask, read)
+    program, sizes, works = _works(tiling, tuple(dims.items()), dtype, mask)
+    costs = [each.of(heads) for each in works]
     return costs + list(_of_sums(program, sizes, dtype, heads) if tiling.gluon else ())
 
 
-def _launches(program: ir.Program, gluon: bool) -> list[Launch]:
+@lru_cache(maxsize=KEPT)
+def _works(
+    tiling: Tiling, dims: tuple[tuple[str, int], ...], dtype: str, mask: Mask | None
+) -> tuple[ir.Program, dict[str, int], list[_Work]]:
+    """The program of a tiling, its sizes, and the work of each launch: alike for all numbers of heads."""
+    given = dict(dims)
+    program, sizes, read = tiling.traced(given, mask), {**given, **tiling.blocks}, readings(tiling, given, dtype, mask)
+    return program, sizes, _works_of(program, tiling, sizes, dtype, mask, read)
+
+
+@lru_cache(maxsize=KEPT)
+def _launches(program: ir.Program, gluon: bool) -> tuple[Launch, ...]:
     """The launches of a program's kernels; those of Gluon may do fills of others."""
     made = launches(program, masked=True, repeated=True, adding=gluon)
-    return filled_before([each for each in made if not for_no_pair(each)]) if gluon else made
+    return tuple(filled_before([each for each in made if not for_no_pair(each)]) if gluon else made)
 
 
 def costs_of(
@@ -167,9 +185,20 @@ def costs_of(
 
     `read`: what its kernels' programs say, by the name of the launch; others are as for `launch_costs`.
     """
+    return [each.of(heads) for each in _works_of(program, tiling, sizes, dtype, mask, read)]
+
+
+def _works_of(
+    program: ir.Program,
+    tiling: Tiling,
+    sizes: ir.Sizes,
+    dtype: str,
+    mask: Mask | None,
+    read: Mapping[str, Reading],
+) -> list[_Work]:
     memory = Memory(program, sizes, dtype, mask)
     return [
-        _cost(program, launch, memory, dtype, heads, mask, tiling, read[launch.name])
+        _Work(program, launch, memory, dtype, mask, tiling, read[launch.name])
         for launch in _launches(program, tiling.gluon)
         if launch.kind == "tiles"
     ]
@@ -201,55 +230,74 @@ def _of_sums(program: ir.Program, sizes: ir.Sizes, dtype: str, heads: int) -> It
             )
 
 
-def _cost(
-    program: ir.Program,
-    launch: Launch,
-    memory: Memory,
-    dtype: str,
-    heads: int,
-    mask: Mask | None,
-    tiling: Tiling,
-    read: Reading,
-) -> LaunchCost:
-    (warps, stages), gluon, sizes = tiling.of(launch.name), tiling.gluon, memory.sizes
-    amounts = _Amounts(launch, memory, mask, warps, read, in_parts if gluon else padded)
-    summed = totals(launch.body, sizes, amounts, mask)
-    launched = times(launch, sizes)
-    touched: dict[tuple[str, ir.Tensor], int] = {}
-    for node in ir.walk(launch.body):
-        if isinstance(node, ir.Read | ir.Write | ir.Init):
+class _Work:
+    """The work of a launch of tiles, for one head; `of` gives it for several."""
+
+    def __init__(
+        self,
+        program: ir.Program,
+        launch: Launch,
+        memory: Memory,
+        dtype: str,
+        mask: Mask | None,
+        tiling: Tiling,
+        read: Reading,
+    ) -> None:
+        (warps, stages), gluon, sizes = tiling.of(launch.name), tiling.gluon, memory.sizes
+        amounts = _Amounts(launch, memory, mask, warps, read, in_parts if gluon else padded)
+        summed = totals(launch.body, sizes, amounts, mask)
+        launched = times(launch, sizes)
+        touched: dict[tuple[str, ir.Tensor], int] = {}
+        for node in moves(launch):
             way = "reads" if isinstance(node, ir.Read) else "writes"
             whole = memory.bytes(node.tensor) * (1 if _apart(node, launch) else launched)
             if mask is not None and node.tensor in memory.tables:
                 n_q, n_k = program.grid(sizes)
                 whole = whole * mask.pairs(n_q, n_k) // (n_q * n_k)
             touched[way, node.tensor] = min(summed[way, node.tensor], whole)
-    spared = added_to(program) if gluon and multiplies(launch) else ()
-    return LaunchCost(
-        name=launch.name,
-        kinds=tuple(_kinds(program, launch, sizes, mask, gluon)),
-        times=launched,
-        heads=heads,
-        side_by_side=_side_by_side(program, launch, sizes, dtype, heads) if gluon and mask is not None else 1,
-        programs=_programs(launch, sizes, mask) * heads,
-        working=summed["blocks"] * heads,
-        rounds=_rounds(launch, sizes, program, mask, summed["blocks"] * heads, heads),
-        products={width: operations * heads for width, operations in sorted(_by(summed, "products").items())},
-        elementwise=summed["elementwise"] * heads,
-        beside=summed["beside"] * heads,
-        begun=summed["begun"] * heads,
-        masked=sum(
-            entries * (summed[node] if most is None else min(summed[node], most * summed["blocks"])) * heads
-            for node, (entries, most) in amounts.tested.items()
-        ),
-        moved=Bytes(*(heads * sum(_by(summed, way).values()) for way in ("reads", "writes"))),
-        added=sum(summed["reads", tensor] for tensor in spared) * heads,
-        late=summed["late"] * heads,
-        least=sum(touched.values()) * heads,
-        storage=Storage(read.shared, ALL_REGISTERS) if read.shared else storage(launch, sizes, dtype, stages),
-        warps=warps,
-        stages=stages,
-    )
+        spared = added_to(program) if gluon and multiplies(launch) else ()
+        self._program, self._launch, self._sizes, self._dtype, self._mask = program, launch, sizes, dtype, mask
+        self._ordered = gluon and mask is not None
+        self._of_one = LaunchCost(
+            name=launch.name,
+            kinds=tuple(_kinds(program, launch, sizes, mask, gluon)),
+            times=launched,
+            heads=1,
+            side_by_side=1,
+            programs=_programs(launch, sizes, mask),
+            working=summed["blocks"],
+            rounds=(),
+            products=dict(sorted(_by(summed, "products").items())),
+            elementwise=summed["elementwise"],
+            beside=summed["beside"],
+            begun=summed["begun"],
+            masked=sum(
+                entries * (summed[node] if most is None else min(summed[node], most * summed["blocks"]))
+                for node, (entries, most) in amounts.tested.items()
+            ),
+            moved=Bytes(*(sum(_by(summed, way).values()) for way in ("reads", "writes"))),
+            added=sum(summed["reads", tensor] for tensor in spared),
+            late=summed["late"],
+            least=sum(touched.values()),
+            storage=Storage(read.shared, ALL_REGISTERS) if read.shared else storage(launch, sizes, dtype, stages),
+            warps=warps,
+            stages=stages,
+        )
+
+    def of(self, heads: int) -> LaunchCost:
+        """The work for so many heads."""
+        one, launch, sizes = self._of_one, self._launch, self._sizes
+        together = _side_by_side(self._program, launch, sizes, self._dtype, heads) if self._ordered else 1
+        working = one.working * heads
+        return replace(
+            one,
+            heads=heads,
+            side_by_side=together,
+            rounds=_rounds(launch, sizes, self._program, self._mask, working, heads),
+            products={width: operations * heads for width, operations in one.products.items()},
+            moved=Bytes(one.moved.reads * heads, one.moved.writes * heads),
+            **{name: getattr(one, name) * heads for name in LINEAR},
+        )
 
 
 def _programs(launch: Launch, sizes: ir.Sizes, mask: Mask | None) -> int:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pebblesim.cli.completion import cards
 from pebblesim.cli.options import Group, Sizes, option
 from pebblesim.cli.printing import print_json, say
+from pebblesim.cli.waiting import progress_bar
 from pebblesim.core.errors import UsageError
 from pebblesim.core.files import check_folder
 from pebblesim.core.sizes import parse_size, separated, several
@@ -68,7 +69,14 @@ def write_package(sizes: Sizes, mask: str | None, chosen: PackageChoice, output:
     asked = Asked(
         cards.with_rates(supported(chosen.card or CARD, "--card")), limits=bands, ranges=RANGES in named, **given
     )
-    written = emit(asked, output, chosen.name or NAME, lambda each: say(f"chosen    {each}") if not as_json else None)
+    with progress_bar("choosing kernels") as progress:
+
+        def told(each: str, done: float) -> None:
+            progress(done)
+            if not as_json:
+                say(f"chosen    {each}")
+
+        written = emit(asked, output, chosen.name or NAME, told)
     if as_json:
         print_json({"folder": str(output), **written})
     else:

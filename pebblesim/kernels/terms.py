@@ -283,14 +283,18 @@ def both(left: Term, right: Term) -> Term:
 
 
 def walk(made: Any) -> Iterator[Term]:
-    """Yield a term and all that are in it."""
-    if isinstance(made, Term):
-        yield made
-        for name in made.__match_args__:  # the fields; `dataclasses.fields` takes most of the time of a walk
-            yield from walk(getattr(made, name))
-    elif isinstance(made, tuple):
-        for each in made:
-            yield from walk(each)
+    """Yield a term and all that are in it, each before its parts.
+
+    A list of what is left, and not a generator within a generator: checks of kernels spend most of their time here.
+    """
+    left = [made]
+    while left:
+        each = left.pop()
+        if isinstance(each, tuple):
+            left += each[::-1]
+        elif isinstance(each, Term):
+            yield each
+            left += [getattr(each, name) for name in each.__match_args__[::-1]]
 
 
 def calls(made: Term, function: str) -> bool:

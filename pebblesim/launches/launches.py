@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import Literal
 
@@ -18,6 +19,9 @@ from pebblesim.analysis.totals import words
 from pebblesim.core.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.loops import in_parts
+
+KEPT = 512
+"""Programs whose launches are kept, and launches whose moves are: forecasts ask for them many times."""
 
 MOST_ORDERS = 1000
 """Most orders of tiles that the layout search tries."""
@@ -84,11 +88,16 @@ def launches(
     """
     if program.pairs is not None and not masked:
         raise UsageError(f"{program.name} has no CUDA kernels under a mask; leave the mask out.")
-    return [
+    return [*_launches(program, workers, repeated, adding)]
+
+
+@lru_cache(maxsize=KEPT)
+def _launches(program: ir.Program, workers: int, repeated: bool, adding: bool) -> tuple[Launch, ...]:
+    return tuple(
         launch
         for phase in program.phases
         for launch in _of_pieces(phase.name, list(_pieces(phase.body)), workers, repeated, adding)
-    ]
+    )
 
 
 def check_alike(program: ir.Program) -> None:
@@ -104,9 +113,10 @@ def check_alike(program: ir.Program) -> None:
         )
 
 
-def moves(launch: Launch) -> list[ir.Read | ir.Write | ir.Init]:
+@lru_cache(maxsize=KEPT)
+def moves(launch: Launch) -> tuple[ir.Read | ir.Write | ir.Init, ...]:
     """The primitives of a launch that move words between cache and memory."""
-    return [node for node in ir.walk(launch.body) if isinstance(node, ir.Read | ir.Write | ir.Init)]
+    return tuple(node for node in ir.walk(launch.body) if isinstance(node, ir.Read | ir.Write | ir.Init))
 
 
 def used_in_turn(program: ir.Program, made: list[Launch]) -> dict[ir.Tensor, ir.Range]:

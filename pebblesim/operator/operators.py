@@ -198,13 +198,12 @@ def gradients_without_notes(
     if grad_L is not None:
         tensors["dL"] = pairs.gathered(grad_L)
     results = {"dQ": pairs.rows(dQ, 0.0), "dK": pairs.columns(dK, 0.0), "dV": pairs.columns(dV, 0.0)}
-    setting = pairs.setting._replace(sinks=sinks is not None)
     if sinks is None:
-        compute("backward", tensors, results, setting)
+        compute("backward", tensors, results, pairs.setting)
         return made
     every = grad_L is None or pairs.queries == slice(0, pairs.sizes[0])
     sums_of = (sinks, fresh(sinks.new_empty(sinks.shape))) if every and sinks.stride(-1) == 1 else None
-    v = compute("backward", tensors, results, setting, sums_of)
+    v = compute("backward", tensors, results, pairs.setting._replace(sinks=True, sums_of=sums_of))
     if v is None and sums_of is not None:
         return *made, sums_of[1]
     return *made, gradient_of_sinks(v, L, grad_L, sinks, key.shape[1], pairs.queries)

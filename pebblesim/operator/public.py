@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pebblesim.core.errors import UsageError
 from pebblesim.operator import checks, masks
-from pebblesim.operator.bias.with_bias import attention_with_bias, why_not_with_bias
+from pebblesim.operator.bias.with_bias import attention_with_bias, why_not_with_bias, with_bias
 from pebblesim.operator.fallback import by_pytorch
 from pebblesim.operator.known import eager
 from pebblesim.operator.known.known import Family, Known
@@ -139,19 +139,24 @@ def attention(
     same_bits = deterministic or torch.are_deterministic_algorithms_enabled()
     call, masks_of = None, {"cu_seqlens": cu_seqlens, "key_padding_mask": key_padding_mask, "key_ranges": key_ranges}
     why: str | None = None
+    alone = bias is None or all(each is None for each in (sinks, softcap, fallback, *masks_of.values()))
+    if alone and attn_mask is key_padding is compute_dtype is None and not dropout_p:
+        options = is_causal, scale, enable_gqa, window, align, softcap, workspace, same_bits, dropout_p, fallback
+        beside = cu_seqlens, key_padding_mask, key_ranges, sinks, bias
+        call, known = eager.known_of(query, key, value, beside, (*options, return_lse))
+        if known is not None and bias is not None:
+            out, lse = with_bias((query, key, value), bias, known.family.options, return_lse, known)
+            return (out, lse) if return_lse else out
+        if known is not None:
+            return _plain(query, key, value, sinks, known.family.options, return_lse, known, masks_of)
     if bias is not None or attn_mask is not None:
         checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
         added = {"bias": bias, "attn_mask": attn_mask, "sinks": sinks, "masks_of": masks_of, "dropout_p": dropout_p}
         added |= {"softcap": softcap, "fallback": fallback, "key_padding": key_padding}
         made, kind_of = _cast((query, key, value), compute_dtype), compute_dtype and getattr(query, "dtype", None)
         if (why := why_not_with_bias(made, added, enable_gqa)) is None:
-            return attention_with_bias(made, added, enable_gqa, scale, (window, is_causal, align), return_lse, kind_of)
-    if attn_mask is key_padding is compute_dtype is None and not dropout_p:
-        options = is_causal, scale, enable_gqa, window, align, softcap, workspace, same_bits, dropout_p, fallback
-        beside = cu_seqlens, key_padding_mask, key_ranges, sinks
-        call, known = eager.known_of(query, key, value, beside, (*options, return_lse))
-        if known is not None:
-            return _plain(query, key, value, sinks, known.family.options, return_lse, known, masks_of)
+            place = window, is_causal, align
+            return attention_with_bias(made, added, enable_gqa, scale, place, return_lse, kind_of, call)
     kind = query.dtype if compute_dtype is not None and isinstance(query, Tensor) else None
     checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
     query, key, value = _cast((query, key, value), compute_dtype)

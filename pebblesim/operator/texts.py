@@ -7,7 +7,7 @@ from typing import NamedTuple
 from pebblesim.advice.tiles import Tiling
 from pebblesim.kernels.gluon.gluon import gluon
 from pebblesim.kernels.passes.sinks import sinking
-from pebblesim.kernels.passes.sums_of_sinks import AND_SUMS, SUMS_OF
+from pebblesim.kernels.passes.sums_of_sinks import AND_SUMS
 from pebblesim.kernels.triton.triton import triton
 from pebblesim.operator.pattern import Pattern
 from pebblesim.operator.planning import Dims, program_of
@@ -24,12 +24,14 @@ class Written(NamedTuple):
         fills: tensors that its `run` fills, and with what.
         kernels: names of the kernels in it.
         takes: names of the tensors that `run` takes, in order.
+        sums: whether `run` takes `SUMS_OF`, and so sums the gradient of sinks.
     """
 
     text: str
     fills: tuple[tuple[str, float], ...]
     kernels: tuple[str, ...]
     takes: tuple[str, ...]
+    sums: bool
 
 
 def written(
@@ -68,5 +70,5 @@ def written(
     )
     takes = tuple(name for name in program.tensors if name in program.inputs)
     kernels = [each.name for each in source.kernels]
-    beside = [f"{kernels[-1]}{AND_SUMS}"] * (f"{SUMS_OF}=None" in source.text)
-    return Written(source.text, source.fills, (*kernels, *beside), takes)
+    beside = [f"{kernels[-1]}{AND_SUMS}"] * source.sums
+    return Written(source.text, source.fills, (*kernels, *beside), takes, source.sums)

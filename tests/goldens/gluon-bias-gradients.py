@@ -183,8 +183,8 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, L_ptr, bias_ptr, v_ptr, results):
     V_tiles = copies_of(V_ptr, 64, 32)
     v_tiles = numbers_of(v_ptr, n_q, 64)
     L_tiles = numbers_of(L_ptr, n_q, 64)
-    if n_k > 128:
-        raise ValueError("these kernels are for up to 128 keys")
+    if not 0 < n_k <= 128:
+        raise ValueError("these kernels are for 1 to 128 keys")
     tiles, whole = triton.cdiv(n_q, 64), R + 10
     groups = max(torch.cuda.get_device_properties(device).multi_processor_count // tiles, 1)
     each = max(triton.cdiv(heads * whole, groups), 11)

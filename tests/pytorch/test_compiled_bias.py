@@ -116,7 +116,7 @@ def test_kernels_whose_rows_of_the_bias_stay(which: int, columns: int, d: int, o
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", [kernels.AT_ONCE, kernels.ONWARD])
+@pytest.mark.parametrize("which", [kernels.WITH_V, kernels.AT_ONCE, kernels.ONWARD])
 @pytest.mark.parametrize(("n", "n_k", "d"), [(2**14, 384, 32), (2**14 - 1, 383, 32), (2**14, 128, 16)])
 def test_the_kernel_of_both_gradients_keeps_its_sums_in_registers(
     which: int, n: int, n_k: int, d: int, tmp_path: Path
@@ -126,7 +126,7 @@ def test_the_kernel_of_both_gradients_keeps_its_sums_in_registers(
     sizes = {"n_q": n, "n_k": n if n_k % 64 else n // n_k * n_k, "d_k": d, "d_v": d, "R": 2, **tiling.blocks}
     program = kernels.program(which, kernels.Kernels(tiling))
     text = gluon(program, sizes, scale=0.25, shared=1, stages=tiling.stages).text
-    code, shared = compiled_gluon(text, "dQ_dB", {"dB_ptr", "dQ_ptr"}, tmp_path)
+    code, shared = compiled_gluon(text, "dQ_dB", {"dB_ptr", "dQ_ptr", "v_ptr"}, tmp_path)
     assert shared <= ROOM[90] and len(spilled(code)) <= 8, (shared, len(spilled(code)))
 
 

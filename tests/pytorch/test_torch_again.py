@@ -264,7 +264,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Kernel]]:
     """Calls of tensors of the CPU are made as plain calls of a GPU; the kernels that were chosen, in order."""
     chosen: list[Kernel] = []
 
-    def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting: Any, sums_of: Any = None) -> Any:
+    def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting: Any) -> Any:
         named = dict(tensors | results)
         batch, kv_heads = tensors["K"].shape[:2]
         of_rows = batch * kv_heads, tensors["Q"].shape[2] * tensors["Q"].shape[1] // kv_heads

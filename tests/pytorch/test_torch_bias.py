@@ -44,6 +44,7 @@ from pebblesim.operator.bias.programs import (  # noqa: E402
     OF_QUERIES,
     OF_V,
     ONWARD,
+    WITH_V,
     at_once,
     kernels_of,
 )
@@ -212,9 +213,13 @@ def judge(
     dtype: Any = torch.float32,
     of_bias: Any = torch.float32,
     tolerance: float = 2e-5,
+    of_L: bool = True,
     **options: Any,
 ) -> None:
-    """Compare kernels with the formulas in float64. `sides`: whether heads, rows and columns have their own entries."""
+    """Compare kernels with the formulas in float64.
+
+    `sides`: whether heads, rows and columns have their own entries; `of_L`: whether L has a gradient.
+    """
     (batch, lead), heads = FORMS[form], 2
     batch = batch or (3,)
     lead = lead[:1] if len(batch) == 1 else lead
@@ -227,8 +232,8 @@ def judge(
     allowed = (j - i <= (999 if right is None else right)) & (i - j <= (999 if left is None else left))
     O, L = formulas(*leaves, allowed)
     dO, dL = drawn(*O.shape, seed=8).detach().to(dtype), drawn(*L.shape, seed=9).detach()
-    true = torch.autograd.grad((O, L), leaves, (dO.double(), dL * 1.0))
-    made, grads = by_kernels(x, dO, dL * 1.0, limits)
+    true = torch.autograd.grad((O, L), leaves, (dO.double(), dL * of_L))
+    made, grads = by_kernels(x, dO, dL * 1.0 if of_L else None, limits)
     L2 = made[1].double() * torch.log(torch.tensor(2.0))
     for mine, its in zip((made[0], L2, *grads), (O, L, *true), strict=True):
         assert mine.isfinite().all()
@@ -368,10 +373,12 @@ def test_kernels_move_the_words_that_are_counted(interpreted: None, form: str, p
 
 
 @pytest.mark.parametrize(("form", "most"), [("of all", 384), ("of groups", 384), ("of all", 128), ("of groups", 96)])
-@pytest.mark.parametrize("sides", [(True, True, True), (False, False, True)])
-def test_dQ_and_dB_by_one_kernel(interpreted: None, form: str, most: int, sides: Any, monkeypatch: Any) -> None:
-    """In parts of the sequences, and for some keys after others: no other kernel of dQ and dB is launched, and words
-    are counted."""
+@pytest.mark.parametrize(("sides", "of_L"), [((True, True, True), False), ((False, False, True), True)])
+def test_dQ_and_dB_by_one_kernel(
+    interpreted: None, form: str, most: int, sides: Any, of_L: bool, monkeypatch: Any
+) -> None:
+    """In parts of the sequences, and for some keys after others: no other kernel of dQ and dB is launched, none of v
+    where L has no gradient, and words are counted."""
     monkeypatch.setattr(kernels, "_at_once", lambda *given: True)
     monkeypatch.setattr(programs_of_bias, "MOST_KEYS", most)
     monkeypatch.setattr(pairs_of_call, "multiprocessors", lambda device: 3)
@@ -384,11 +391,12 @@ def test_dQ_and_dB_by_one_kernel(interpreted: None, form: str, most: int, sides:
         return run(which, *given)
 
     monkeypatch.setattr(launches, "run", counting)
-    judge(form, n_q, n_k, d=16, d_v=16, dtype=torch.float16, tolerance=2e-2, sides=sides)
+    judge(form, n_q, n_k, d=16, d_v=16, dtype=torch.float16, tolerance=2e-2, sides=sides, of_L=of_L)
     (batches, groups), number = ((3, 1) if form == "of all" else (6, 2)), -(-n_k // most)
     across = ACROSS if sides[1] else OF_KEYS
     onward = {ONWARD: number - 1} if number > 1 else {}
-    assert launched == {FORWARD: 1, OF_V: 1, across: 1, AT_ONCE: 1, **onward}
+    at_once = {OF_V: 1, AT_ONCE: 1} if of_L else {WITH_V: 1}
+    assert launched == {FORWARD: 1, across: 1, **at_once, **onward}
     if all(sides):
         pairs = heads * n_q * n_k
         whole = batches // groups + BEGINNING
@@ -409,7 +417,7 @@ def test_groups_that_share_a_bias_add_to_one_gradient(interpreted: None, at_once
     monkeypatch.setattr(pairs_of_call, "multiprocessors", lambda device: 3)
     monkeypatch.setattr(gradient, "ROOM", 1)
     monkeypatch.setitem(globals(), "in_groups", lambda bias, query, key: (bias.reshape(1, 1, *bias.shape[-3:]), 1))
-    judge("of all", 20, 24, d=16, d_v=16, dtype=torch.float16, tolerance=2e-2)
+    judge("of all", 20, 24, d=16, d_v=16, dtype=torch.float16, tolerance=2e-2, of_L=not at_once)
 
 
 @pytest.fixture
@@ -500,6 +508,7 @@ def test_the_words_of_the_page(n: int, d: int, R: int, side: int) -> None:
         OF_QUERIES: (made.of_queries, R * (2 * n * d + n) + R * (3 * n * d + 2 * n + n * n + 2 * n * d * tiles)),
         ACROSS: (made.of_keys, R * (4 * n * d + n * n + (2 * n * d + 2 * n) * tiles)),
         OF_BIAS: (made.of_bias, 2 * n * n + R * (4 * n * d + 2 * n) * tiles),
+        WITH_V: (at_once(n), 2 * n * n + R * (4 * n * d + 2 * n + 2 * n * d * -(-n // 64))),
         AT_ONCE: (at_once(n), 2 * n * n + R * (3 * n * d + 2 * n + 2 * n * d * -(-n // 64))),
         ONWARD: (at_once(n), 2 * n * n + R * (4 * n * d + 2 * n + 2 * n * d * -(-n // 64))),
     }
@@ -507,7 +516,7 @@ def test_the_words_of_the_page(n: int, d: int, R: int, side: int) -> None:
         sizes = {"n_q": n, "n_k": n, "d_k": d, "d_v": d, "R": R, **each.tiling.blocks, OF_PART: R}
         moved = moved_words(programs_of_bias.program(which, each), sizes)
         counted = sum(read + written for read, written in moved.values())
-        assert counted * (1 if which in (OF_BIAS, AT_ONCE, ONWARD) else R) == words
+        assert counted * (1 if which in (OF_BIAS, WITH_V, AT_ONCE, ONWARD) else R) == words
 
 
 @pytest.mark.slow
@@ -528,6 +537,7 @@ def call(dtype: Any = torch.float32) -> tuple[Any, ...]:
     return *x, None, 3, None, 0, False, 0.4
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of opcheck itself
 def test_the_operators_are_registered_as_pytorch_asks() -> None:
     """Fake tensors, schemas and autograd of both, also with the gradient of the bias left out, and keys."""
     *tensors, _, inner, left, right, at_end, scale = call()

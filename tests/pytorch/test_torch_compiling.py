@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import Future
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -86,53 +87,48 @@ def kernel(*kinds: str, made: list[Any]) -> Any:
     return compiled
 
 
-def test_kernels_are_read_one_by_one_and_waited_for_while_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_read_one_by_one_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """And one that is in Triton's cache, which nobody reads, is not waited for for ever."""
-    ready = Future[None]()
-    ready.set_result(None)
+    ready, begun, last = Future[None](), list[int](), threading.Event()
     monkeypatch.setattr(compiling, "begin", lambda: ready)
     monkeypatch.setattr(compiling._Threads, "_launcher", lambda *given: None)
-    now, most, read, last = [0], [0], list[int](), threading.Event()
+    others = [list[int]() for number in range(4)]
 
     def reading(number: int) -> None:
-        now[0] += 1
-        most[0] = max(most[0], now[0])
         time.sleep(0.02)
-        read.append(number)
-        now[0] -= 1
+        others[number] = [*begun]  # those that were given to a thread while this one was read
 
     def kernel_of(number: int) -> Any:
         src = SimpleNamespace(make_ir=lambda: reading(number))
 
         def compiled() -> None:
+            begun.append(number)
             if number:
                 src.make_ir()
                 last.wait(10)
 
         return compiled
 
-    compiling.let_through()  # where nothing is compiled
     with compiling._Threads(4) as threads:
         monkeypatch.setattr(compiling.HERE, "threads", threads, raising=False)
-        for number in range(4):
-            threads.submit(kernel_of(number))
-        compiling.let_through()
-        assert sorted(read) == [1, 2, 3] and most == [1]
+        for number in range(3):
+            compiling.later(partial(threads.submit, kernel_of(number)))
+        assert not begun
+        ready.set_result(None)
+        compiling.later(partial(threads.submit, kernel_of(3)))
+        assert others == [[], [0, 1], [0, 1, 2], [0, 1, 2, 3]]
         last.set()
 
 
 def test_kernels_wait_for_triton_while_others_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In their order; as soon as Triton is ready, none waits."""
+    """In their order; as soon as Triton is ready, none waits. One that is compiled already is given to no thread."""
     ready, given = Future[None](), list[int]()
     monkeypatch.setattr(compiling, "begin", lambda: ready)
     with compiling._Threads(1) as threads:
         monkeypatch.setattr(compiling.HERE, "threads", threads, raising=False)
         for number in range(3):
             compiling.later(lambda number=number: given.append(number))
-        threads.fronts.append(threading.Event())
-        compiling.let_through()  # does not wait for Triton, nor for kernels
         assert not given
-        threads.fronts.clear()
         ready.set_result(None)
         compiling.later(lambda: given.append(3))
         assert given == [0, 1, 2, 3]

@@ -30,10 +30,11 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.operator.known import known, native, recorded  # noqa: E402
 from pebblesim.operator.known.direct import FUNCTION  # noqa: E402
-from pebblesim.operator.known.known import FORWARD, Family, Forward, Known, Step, Way, with_gradients  # noqa: E402
+from pebblesim.operator.known.known import FORWARD, Family, Forward, Known, Step, Way, by_passes  # noqa: E402
 from pebblesim.operator.known.recorded import Kinds  # noqa: E402
 from pebblesim.operator.known.tape import notes  # noqa: E402
 from pebblesim.operator.launching.fresh import filled  # noqa: E402
+from pebblesim.operator.launching.layout import in_one_batch  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -124,23 +125,20 @@ class Toy:
         return grad * k, grad * q, 2 * grad, None if fourth is None else grad.sum((0, 2, 3))
 
     def __call__(self, q: Any, k: Any, v: Any, fourth: Any = None) -> Any:
-        x, taught = (q, k, v, fourth), fourth is not None and fourth.requires_grad
+        given, taught = (q, k, v, fourth), fourth is not None and fourth.requires_grad
+        x = *map(in_one_batch, given[:3]), fourth
         learning = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in x)
-        if self.at_once and (out := self.known.at_once(x, taught if learning else None)) is not None:
+        if self.at_once and (out := self.known.at_once(given, taught if learning else None)) is not None:
             self.alone += 1
             return out
         places = (0, 1, 2, 4, 3), (0, 1, 2, 4, 3 if taught else -1)
 
         def forward() -> Forward:
             (out,) = known.made(self.known, FORWARD, self.forward, x, ())
-            return Forward((out, None), (q, k, v, out, fourth), (), places if self.at_once else None)
+            return Forward((out, None), (*x[:3], out, fourth), (), given, places if self.at_once else None)
 
-        if learning:
-            return with_gradients(x, forward, self.step, self.gradients, self.known)[0]
-        out = forward().results[0]
-        if self.at_once:
-            self.known.keep(native.library, None, places, None, None)
-        return out
+        out = by_passes(x, taught if learning else None, forward, self.step, self.gradients, self.known)[0]
+        return out if q.dim() == 4 else out.reshape(q.shape)
 
     def inputs(self, *shape: int) -> list[Any]:
         return [torch.randn(shape or self.shape, requires_grad=True) for _ in "qkv"]
@@ -184,6 +182,30 @@ def test_lengths_and_orders_of_memory_have_passes_of_their_own(toy: Toy) -> None
             same(torch.autograd.grad(toy(*x), x, grad), right(x, grad))
             assert len(toy.by_python) == 1
         toy.known = Known(toy.known.family)
+
+
+def test_batches_of_several_axes_stay_as_they_are(toy: Toy) -> None:
+    """The library takes tensors as a call has them; a gradient that lies as others do not is Python's, once."""
+    shape, out = (2, 2, 3, 4, 5), None
+    for turn in range(6):
+        x, grad = toy.inputs(*shape), torch.randn(shape)
+        if turn > 2:
+            grad = torch.randn(2, 2, 4, 3, 5).transpose(2, 3)
+        out = toy(*x)
+        torch.testing.assert_close(out, x[0] * x[1] + 2 * x[2])
+        same(torch.autograd.grad(out, x, grad, retain_graph=True), right(x, grad))
+        assert len(toy.by_python) == (turn > 2)
+    assert toy.alone == (4 if toy.at_once else 0)
+    if toy.at_once:
+        assert [type(each).__name__ for each, _ in out.grad_fn.next_functions][:3] == ["AccumulateGrad"] * 3
+        x[0].detach().add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(out, x, grad)
+    x = [each.transpose(0, 1) for each in toy.inputs(*shape)]  # which are copied to be in one batch
+    toy.known = Known(toy.known.family)
+    for _ in range(3):
+        same([toy(*x)], [x[0] * x[1] + 2 * x[2]])
+    assert not toy.known.calls
 
 
 def test_a_graph_serves_twice_if_it_is_kept_and_not_otherwise(toy: Toy) -> None:
@@ -304,7 +326,7 @@ def test_checkpoints_make_the_forward_pass_again(toy: Toy, reentrant: bool) -> N
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
 def test_errors_of_a_backward_pass_name_the_call_in_anomaly_mode(toy: Toy) -> None:
     x = toy.inputs()
-    with torch.autograd.detect_anomaly(check_nan=True), pytest.warns(UserWarning, match="at_once|with_gradients"):
+    with torch.autograd.detect_anomaly(check_nan=True), pytest.warns(UserWarning, match="at_once|by_passes"):
         out = toy(*x)
         with pytest.raises(RuntimeError, match="returned nan values"):
             out.backward(torch.full(toy.shape, torch.nan))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from pebblesim.analysis.count import count  # noqa: E402
 from pebblesim.gpu.torch import attention, plan  # noqa: E402
 from pebblesim.kernels.passes.sinks import sinking  # noqa: E402
 from pebblesim.language.registry import get  # noqa: E402
+from pebblesim.operator.sinks import operators  # noqa: E402
 from pebblesim.operator.sinks.gradient import gradient_of_sinks  # noqa: E402
 
 INFINITY = math.inf
@@ -181,6 +183,21 @@ def test_gradients_that_are_not_wanted_are_not_computed(monkeypatch: Any) -> Non
     assert torch.equal(made, both[1])
     (alone,) = torch.autograd.grad(attention(q, *x[1:], sinks=s.detach()).sum(), q)
     assert torch.equal(alone, both[0])
+
+
+@pytest.mark.parametrize("wanted", [(True,) * 4, (True, False, True, False), (False, False, False, True)])
+def test_each_argument_of_the_operator_has_one_gradient(wanted: tuple[bool, ...]) -> None:
+    """PyTorch before 2.15 leaves out a None too many, and 2.15 refuses it."""
+    (q, k, v), s = ([each.detach() for each in qkv(1, 4, 2, 5, 6)], drawn(1, 4, seed=3).detach())
+    operator, rest = torch.ops.pebblesim.attention_with_sinks.default, (None, 0, False, 0.5, 0.0, None, False)
+    out, lse = operator(q, k, v, s, None, None, *rest)
+    arguments = len(operator._schema.arguments)
+    needs = (*wanted, *(False,) * (arguments - 4))
+    ctx = SimpleNamespace(saved_tensors=(q, k, v, s, out, lse, None, None), needs_input_grad=needs, rest=rest)
+    for grads in ((torch.ones_like(out), None), (None, torch.ones_like(lse))):
+        made = operators._gradients(ctx, *grads)
+        assert [each is not None for each in made] == list(needs)
+    assert len(operators._gradients(ctx, None, None)) == arguments
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of opcheck itself

@@ -22,7 +22,8 @@ from pebblesim.kernels.gluon.block import Block, loops_of
 from pebblesim.kernels.gluon.columns import ColumnsRoles
 from pebblesim.kernels.gluon.columns_plan import check_columns, columns_of
 from pebblesim.kernels.gluon.consumer import Consumer
-from pebblesim.kernels.gluon.gradients import GradientsRoles, gradients_of
+from pebblesim.kernels.gluon.gradients import GradientsRoles
+from pebblesim.kernels.gluon.gradients_plan import gradients_of
 from pebblesim.kernels.gluon.parts_plan import product_of, scores_of
 from pebblesim.kernels.gluon.plan import check_shared, multiplies, refused, rows_of
 from pebblesim.kernels.gluon.product import ProductRoles

@@ -5,6 +5,8 @@ memory, and their dB in registers. A slot of the ring has all that is read of a 
 tile by tile: scores begin as the bias, which is held in float32 and divided by the scale, so that adding it costs
 nothing; dS is added to dB, and multiplied by keys from registers while the next tile's scores are computed.
 
+Row sums v of dO ∘ O are read, or computed from the rows of a sequence by each warpgroup, and written by one.
+
 So each warpgroup has the part of dQ of its keys. The last one puts it into shared memory, each other adds its own to
 what is there, and the first writes the sum. It waits for the others alone: these go on with the next sequence, so that
 one takes exponentials while another waits for its products. Where dQ goes on with what other keys have added to it, the
@@ -13,16 +15,16 @@ copy engine brings that to the same place, and the last warpgroup adds its own, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from pebblesim.kernels import statements as st
-from pebblesim.kernels.gluon.block import ROWS, Block, Buffer, Handed, filled, freed, loops_of
+from pebblesim.kernels.gluon.block import ROWS, filled, freed
 from pebblesim.kernels.gluon.boxes import COPY
+from pebblesim.kernels.gluon.gradients_plan import Gradients
 from pebblesim.kernels.gluon.roles import Issued, Roles
 from pebblesim.kernels.gluon.scope import RowsValues
-from pebblesim.kernels.passes.bias import BIAS, divisible
-from pebblesim.kernels.passes.bias_stays import BEFORE
+from pebblesim.kernels.passes.bias import divisible
 from pebblesim.kernels.passes.sequences import SEQUENCES
 from pebblesim.kernels.products import factors, products
 from pebblesim.kernels.strides import WORDS
@@ -50,13 +52,7 @@ from pebblesim.kernels.terms import (
     wide,
 )
 from pebblesim.kernels.triton.ranges import Setting
-from pebblesim.kernels.triton.storage import padded
-from pebblesim.kernels.words import LEAST_SIDE
 from pebblesim.language import program as ir
-from pebblesim.launches.launches import Launch
-
-SHARES = {64: 2, 32: 3}
-"""Warpgroups that divide the keys of a block, by the keys of a tile: three have registers for small ones."""
 
 TURN = "turn"
 """The name of the number of a sequence, from the first of its block on."""
@@ -67,85 +63,6 @@ fewest of a block, with these; and those that it could have in the time that it 
 
 AFTER = st.Let((TURN,), (ONE,), more=True)
 """The statement that counts the sequences of a block."""
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Gradients(Block):
-    """A block of these kernels.
-
-    Attributes:
-        keys: the loop over tiles of keys.
-        tiles, side: how many tiles of keys a warpgroup has, and keys of each.
-        bias, sums, rows: what stays, the bias and its gradient, and dQ of a sequence.
-        before: what other keys have added to dQ, if there is that.
-    """
-
-    keys: ir.Loop
-    tiles: int
-    side: int
-    bias: ir.Read
-    sums: ir.Tile
-    rows: ir.Tile
-    before: Buffer | None
-
-
-def gradients_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Gradients | None:
-    """The plan of a launch that keeps rows of the bias and of its gradient; None if it is no such launch."""
-    loops = loops_of(launch)
-    if loops is None or len(loops.grid) != len(("parts", "rows", "span")) or loops.loop.range.dim != SEQUENCES:
-        return None
-    (_, rows, span), (keys,) = loops.grid, (node for node in loops.loop.body if isinstance(node, ir.Loop))
-    (bias,) = (node for node in launch.block if isinstance(node, ir.Read) and node.tensor.name == BIAS)
-    (write,) = (node for node in launch.block if isinstance(node, ir.Write))
-    *_, product = products(keys.body)
-    side = ir.length(keys.range.block, sizes)
-    shares = SHARES.get(side, 2)
-    tiles, left = divmod(ir.length(span.block, sizes), shares * side)
-    widths = [padded(factors(each).left.shape[1], sizes) for each in products(keys.body)[:2]]
-    if left or ir.length(rows.block, sizes) != ROWS or min(widths) < LEAST_SIDE:
-        return None
-    result = product.target.tile
-    room, buffers = (1, ROWS, padded(result.ranges[1], sizes)), dict[ir.Tile, Buffer]()
-    for node in loops.loop.body:
-        if isinstance(node, ir.Read) and node.tile is result:
-            buffers[result] = Buffer(node.tensor.name, node, *room, streamed=True, freed_by=1)
-    before = buffers.get(result)
-    place, note = "dQ_part" if before is None else before.name, "of the keys of some warpgroups"
-    part = Handed(result, "dQ_part", place, room, 1, note, before is not None, reduced="sum")
-    return Gradients(
-        **{**vars(loops), "grid": (rows, span)},
-        warpgroups=shares,
-        shares=shares,
-        sides={rows: ROWS},
-        across=side,
-        stages=stages,
-        buffers=dict(_buffers([*loops.loop.body, *keys.body], keys, shares, tiles, sizes, stages)) | buffers,
-        handed=(part,),
-        keys=keys,
-        tiles=tiles,
-        side=side,
-        bias=bias,
-        sums=write.tile,
-        rows=result,
-        before=before,
-    )
-
-
-def _buffers(
-    nodes: Iterable[ir.Node], keys: ir.Loop, shares: int, tiles: int, sizes: ir.Sizes, stages: int
-) -> Iterator[tuple[ir.Tile, Buffer]]:
-    """The rings: of a sequence the rows and vectors of the block, and all tiles of keys; with the barriers of one."""
-    first: str | None = None
-    reads = [node for node in nodes if isinstance(node, ir.Read) and node.tensor.name != BEFORE]
-    for node in sorted(reads, key=lambda each: len(each.tile.ranges) == 1):  # a vector has the barriers of a matrix
-        rng, *columns = node.tile.ranges
-        rows, width, down = ir.length(rng.block, sizes), padded(columns[0], sizes) if columns else 1, 1
-        if rng is keys.range:  # all keys of a warpgroup are a box, if those are a power of two
-            all_keys = rows * tiles
-            rows, down = (rows, shares * tiles) if all_keys & (all_keys - 1) else (all_keys, shares)
-        name = f"{node.tensor.name}_{rng.name}" + ("" if columns else "_ring")
-        yield node.tile, Buffer(name, node, stages * down, rows, width, True, first, stages, shares, down)
-        first = first or name
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,20 +84,14 @@ class GradientsValues(RowsValues):
         return values
 
 
-class GradientsRoles(Roles):
-    """Makes the statements of both roles."""
+class GradientsLoads(Roles):
+    """Finds the sequences of a block, and makes the statements of the warp that loads."""
 
     plan: Gradients
-    makes_values = GradientsValues
-    of_thread = 4  # dQ is in float32 where it is to go on
 
     def __init__(self, setting: Setting, plan: Gradients) -> None:
         super().__init__(setting, plan)
-        self.reserve("matrix", "p", "begin", "end", "first", "behind", "each", "all_of_them", "whole")
-        self.reserve(TURN, COPY, "bias_of_all", "at_rows", "at_columns", "at_j")
-        self.sums: list[Held] = []  # of dB, for each tile of keys
-        self.operands: dict[ir.Tile, Term] = {}  # what products take from registers
-        self.tile_now = 0
+        self.reserve("matrix", "p", "begin", "end", "first", "behind", "each", "all_of_them", "whole", TURN, COPY)
         (self.part,) = plan.handed
         self.ring = plan.rings[0]
 
@@ -194,10 +105,11 @@ class GradientsRoles(Roles):
     def grid(self) -> tuple[list[str], str]:
         """A block for each tile of rows, and for each part of the sequences of all heads."""
         keys, own = (self.setting.size(dim) for dim in (self.plan.keys.range.dim, self.plan.own.dim))
-        most, sums = self.plan.shares * self.plan.tiles * self.plan.side, self.plan.sums.name
+        least, most = (tiles * self.plan.side for tiles in (self.plan.whole, self.plan.shares * self.plan.tiles))
+        sums = self.plan.sums.name
         return [
-            f"    if {keys} > {most}:",
-            f'        raise ValueError("these kernels are for up to {most} keys")',
+            f"    if not {least} < {keys} <= {most}:",
+            f'        raise ValueError("these kernels are for {least + 1} to {most} keys")',
             *_divided(own, self.setting.size(SEQUENCES)),
             f"    if {sums}_ptr.shape[1] < parts:",
             '        raise ValueError("dB has no room for the parts of these sequences")',
@@ -227,6 +139,8 @@ class GradientsRoles(Roles):
         strides, made = setting.strides, list[st.Statement]()
         over_pairs = {self.plan.bias.tensor, *(each.tensor for each in self.plan.writes if each.tile is self.plan.sums)}
         for tensor in tensors:
+            if tensor not in strides.of:  # v, of all sequences in order
+                continue
             batch, head, _ = strides.of[tensor]
             first = wide("batch") * batch * WORDS
             if tensor in strides.inner:
@@ -261,13 +175,35 @@ class GradientsRoles(Roles):
                 copies.append(st.For("at", ZERO, Number(each.down), (made,), unrolled=True))
             fetched += each.down * made.bytes
         free, full = (of(self.ring.barrier, Name("slot")) for of in (freed, filled))
-        head = (term("batch") * self.setting.size(SEQUENCES) + number) * "own" + "key_head"
-        body = [self.scope.slot(Name(TURN)), st.Let(("head",), (head,)), st.Wait(free, term("phase") ^ 1)]
+        body = [
+            self.scope.slot(Name(TURN)),
+            st.Let(("head",), (self.head_of(number),)),
+            st.Wait(free, term("phase") ^ 1),
+        ]
         body += [st.Expect(full, fetched), *copies]
-        if plan.before is not None:
-            body += self.filling(plan.before, ZERO, term(TURN) & 1, [self.copy(plan.before, ZERO, self.number)])
+        for alone in (plan.factor, plan.before):
+            if alone is not None:
+                body += self.filling(alone, ZERO, term(TURN) & 1, [self.copy(alone, ZERO, self.number)])
         body.append(AFTER)
         return [st.For(number.id, Name("first"), Name("behind"), tuple(body), of=plan.loop)]
+
+    def head_of(self, sequence: Name) -> Term:
+        """The number of a head of a sequence, among those of all."""
+        return (term("batch") * self.setting.size(SEQUENCES) + sequence) * "own" + "key_head"
+
+
+class GradientsRoles(GradientsLoads):
+    """Makes the statements of warpgroups."""
+
+    makes_values = GradientsValues
+    of_thread = 4  # dQ is in float32 where it is to go on
+
+    def __init__(self, setting: Setting, plan: Gradients) -> None:
+        super().__init__(setting, plan)
+        self.reserve("bias_of_all", "at_rows", "at_columns", "at_j")
+        self.sums: list[Held] = []  # of dB, for each tile of keys
+        self.operands: dict[ir.Tile, Term] = {}  # what products take from registers
+        self.tile_now = 0
 
     # What stays
 
@@ -292,7 +228,7 @@ class GradientsRoles(Roles):
             self.node(ir.Zeros(node.tile, node.line))
             return
         if node is not self.plan.bias:
-            self.values.mark(node.tile, loaded=True)
+            self.values.mark(node.tile, loaded=True, cleared=True)  # what does not exist comes as 0
             return
         side, at = self.plan.side, term("w") * self.plan.tiles + "k"
         layout = Layout.of_memory(side, 2)  # whole sectors, and shared memory without conflicts
@@ -304,16 +240,18 @@ class GradientsRoles(Roles):
         (_, _, pitch) = self.setting.strides.of[node.tensor]
         place = total([term(self.setting.of[node.tensor]), rows * pitch, columns])
         left_out = constant(float("-inf") if scale > 0 else float("inf"))
-        (queries, there), (_, whole) = self._exist(rows, columns), self._exist(rows, columns, WORDS)
-        room = Name("bias_of_all").index(at)
-        body = [
-            st.Let(("at_rows", "at_columns"), (term("part") * ROWS + down, at * side + across)),
-            st.Copy(held, node.tensor, place, all_of([*queries, *whole]), NOTHING, line=node.line),
-            st.Map(held, held.to(Word("float32"))),
-            st.Map(held, only(divisible(held, scale) * (1.0 / scale), there, left_out)),
-            st.Put(room, held),
-        ]  # with one fence for all of them, so that all loads are on their way at once
-        self.say(st.For("k", ZERO, Number(self.plan.tiles), tuple(body), unrolled=True), st.Fence())
+
+        def of_tile(exist: list[Term], there: list[Term]) -> list[st.Statement]:
+            return [
+                st.Copy(held, node.tensor, place, all_of(exist), NOTHING, line=node.line),
+                st.Map(held, held.to(Word("float32"))),
+                st.Map(held, only(divisible(held, scale) * (1.0 / scale), there, left_out)),
+            ]
+
+        index = st.Let(("at_rows", "at_columns"), (term("part") * ROWS + down, at * side + across))
+        body = index, *self._of_tile(at, rows, columns, of_tile), st.Put(Name("bias_of_all").index(at), held)
+        # with one fence for all of them, so that all loads are on their way at once
+        self.say(st.For("k", ZERO, Number(self.plan.tiles), body, unrolled=True), st.Fence())
 
     def _rows(self) -> Term:
         return self.scope.index(self.plan.own).along("[:, None]")
@@ -322,13 +260,21 @@ class GradientsRoles(Roles):
         side = self.plan.side
         return tile * side + call("arange", 0, side, call("SliceLayout", 0, self.scope.layout(side)))
 
-    def _exist(self, rows: Term, columns: Term, group: int = 1) -> tuple[list[Term], list[Term]]:
-        """The predicates of the rows of a tile that exist, and of its columns, in whole groups of so many."""
+    def _of_tile(
+        self, tile: Term, rows: Term, columns: Term, made: Callable[[list[Term], list[Term]], list[st.Statement]]
+    ) -> list[st.Statement]:
+        """The statements for a tile of keys, of the predicates of its rows and columns that memory has, these in groups
+        of 8 words, and of the columns that exist.
+
+        Only tiles behind those that all lengths have ask for columns. Each warpgroup knows its own when it is compiled,
+        so that most have no such predicates: texts that run once take as long as they are.
+        """
         if self.setting.even:
-            return [], []
+            return made([], [])
         queries, keys = (self.setting.size(rng.dim) for rng in (self.plan.own, self.plan.keys.range))
-        end = keys if group == 1 else call("cdiv", keys, group) * group
-        return [rows < queries], [columns < end]
+        exist, whole = [rows < queries], self.plan.whole
+        ragged = made([*exist, columns < call("cdiv", keys, WORDS) * WORDS], [columns < keys])
+        return [st.When(tile < whole, tuple(made(exist, [])), tuple(ragged))] if whole else ragged
 
     # A sequence
 
@@ -337,12 +283,13 @@ class GradientsRoles(Roles):
         number = Name(COPY)
         with self.apart() as made:
             self.say(self.scope.slot(Name(TURN)), st.Wait(filled(self.ring.barrier, Name("slot")), Name("phase")))
+            beside = [each for each in node.body if _is_of_vector(each)]
             for each in node.body:
                 if each is self.plan.keys:
                     self._operands()
-                    self._tiles([*self._unrolled()])
+                    self._tiles([*self._unrolled()], beside)
                     self.say(st.Arrive(freed(self.ring.barrier, Name("slot"))))
-                else:
+                elif each not in beside:
                     self.node(each)
         self.say(st.For(number.id, Name("first"), Name("behind"), (*made, AFTER), of=node))
 
@@ -353,7 +300,10 @@ class GradientsRoles(Roles):
             if buffer.down > 1 or buffer is self.plan.before:
                 continue
             layout, held = self.scope.of_vector(tile.ranges[0]) if buffer.vector else operand, self.values.named(tile)
-            self.say(st.Map(held, buffer.slot("slot").call("load", layout), line=buffer.read.line))
+            alone = buffer is self.plan.factor
+            self.say(*[st.Wait(filled(buffer.barrier, ZERO), term(TURN) & 1)] * alone)
+            room = buffer.slot(ZERO if alone else "slot")
+            self.say(st.Map(held, room.call("load", layout), line=buffer.read.line))
             self.operands[tile] = held
             if buffer.vector and buffer.read.tensor in self.setting.logarithms:
                 self.values.mark(tile, base_2=True)
@@ -374,12 +324,17 @@ class GradientsRoles(Roles):
             made = [ir.rebuilt(node, own_tile) for node in (scores, gradient, *others, product)]
             yield Tile(number, made[0], made[1], tuple(made[2:-1]), made[-1])
 
-    def _tiles(self, made: list[Tile]) -> None:
-        """The tiles of keys; the product of dQ is waited for with the scores of the next tile."""
+    def _tiles(self, made: list[Tile], beside: list[ir.Node]) -> None:
+        """The tiles of keys; the product of dQ is waited for with the scores of the next tile.
+
+        `beside`: what is computed, and written, while the first products run.
+        """
         for tile in made:
             self.tile_now = tile.number
             self.compute(tile.scores)
             self.compute(tile.gradient)
+            for node in beside if tile is made[0] else ():
+                self.node(node)
             self.settle(tile.scores.target.tile)
             for node in tile.others:
                 self.compute(node)
@@ -404,6 +359,13 @@ class GradientsRoles(Roles):
         until then keeps what they are made of.
         """
         product = isinstance(node.expr, ir.MatMul)
+        if isinstance(node.expr, ir.RowReduction):
+            super().compute(node)
+            sums, layout = self.values.held(node.target.tile), self.scope.of_vector(self.plan.own)
+            self.say(st.Map(sums, call("convert_layout", sums, layout), line=node.line))
+            assert self.plan.factor is not None
+            self.say(st.Fence(), st.Arrive(freed(self.plan.factor.barrier, ZERO)))
+            return
         if not product:
             for tile in (node.target.tile, *(ref.tile for ref in ir.refs(node.expr))):
                 self.settle(tile)
@@ -431,9 +393,12 @@ class GradientsRoles(Roles):
     # What is written
 
     def write(self, node: ir.Write) -> None:
-        """Write dQ of a sequence, the sum of all warpgroups' parts, or dB."""
+        """Write dQ of a sequence, the sum of all warpgroups' parts, or its v, which each of them has, or dB."""
         if node.tile is self.plan.sums:
             self._write_sums(node)
+            return
+        if len(node.tile.ranges) == 1:
+            self._write_vector(node)
             return
         held, turn, w, before = self.values.held(node.tile), term(TURN) & 1, term("w"), self.plan.before
         room = Name(self.part.room).index(0) if before is None else before.slot(0)
@@ -454,16 +419,29 @@ class GradientsRoles(Roles):
             self.hand(self.part, w, room, held)
         self.say(st.When(w.equals(0), tuple(first), tuple(behind)))
 
+    def _write_vector(self, node: ir.Write) -> None:
+        """Write v of a sequence, by the last warpgroup: the first writes dQ."""
+        rows, length = self.scope.index(self.plan.own), self.setting.size(self.plan.own.dim)
+        place = total([Name(f"{node.tensor.name}_ptr") + wide(self.head_of(Name(COPY))) * length, rows])
+        where = [] if self.setting.even else [rows < length]
+        store = st.Store(node.tensor, place, self.written(node), all_of(where), line=node.line)
+        self.say(st.When(term("w").equals(self.plan.shares - 1), (store,)))
+
     def _write_sums(self, node: ir.Write) -> None:
         """Write dB of each tile of keys: four threads write 8 words of a row, a sector, whole at its end, too."""
         (_, _, pitch), columns = self.setting.strides.of[node.tensor], Name("at_j").along("[None, :]")
-        place = total([term(self.setting.of[node.tensor]), self._rows() * pitch, columns])
-        queries, keys = self._exist(self._rows(), columns, WORDS)
-        where = [*queries, *keys]
+        rows = self._rows()
+        place = total([term(self.setting.of[node.tensor]), rows * pitch, columns])
         for number, held in enumerate(self.sums):
-            self.say(st.Let(("at_j",), (self._columns(term("w") * self.plan.tiles + number),)))
-            value = held.to(f"{self.setting.of[node.tensor]}.dtype.element_ty")
-            self.say(st.Store(node.tensor, place, value, all_of(where), line=node.line))
+            tile, value = (
+                term("w") * self.plan.tiles + number,
+                held.to(f"{self.setting.of[node.tensor]}.dtype.element_ty"),
+            )
+
+            def stored(exist: list[Term], there: list[Term], value: Term = value) -> list[st.Statement]:
+                return [st.Store(node.tensor, place, value, all_of(exist), line=node.line)]
+
+            self.say(st.Let(("at_j",), (self._columns(tile),)), *self._of_tile(tile, rows, columns, stored))
 
 
 def _divided(rows: Term, sequences: Term) -> list[str]:
@@ -483,6 +461,12 @@ def _divided(rows: Term, sequences: Term) -> list[str]:
         "    all_of_them = heads * whole",
         "    parts = triton.cdiv(whole - 1, each) + (each % whole > 0) if whole % each else whole // each",
     ]
+
+
+def _is_of_vector(node: ir.Node) -> bool:
+    """Whether a vector is computed or written."""
+    tile = node.target.tile if isinstance(node, ir.Compute) else node.tile if isinstance(node, ir.Write) else None
+    return tile is not None and len(tile.ranges) == 1
 
 
 def _is_apart(node: ir.Compute, plan: Gradients) -> bool:

@@ -98,7 +98,7 @@ class GluonWriter:
         told = printed([st.Let((name,), (made,)) for name, made in self._described.items()], HOST)
         behind = self._behind_tiles
         given, before = (*self._described, *behind), (*checks, *told, *lines)
-        general = tuple(behind[len(self._stored) :])
+        general = tuple(behind[self._pointers :])
         return Launching(self._name, "gluon", general, given, grid, "num_warps=4", before, self.plan.persistent)
 
     def text(self) -> str:

@@ -1,11 +1,13 @@
 """dQ and dB at once: rows of the bias and of dB stay in a block, while the sequences that share them stream past.
 
 `gradient_of_bias` computes dS for dB alone, once more than dQ needs it. Where a block has all keys of its rows, the dS
-of a sequence is all that dQ of these rows is made of, too: so one kernel writes both, and computes dS once.
+of a sequence is all that dQ of these rows is made of, too: so one kernel writes both, and computes dS once. It reads
+each row of dO once, and may compute the row sums v of dO ∘ O, too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -20,8 +22,11 @@ OF_PART, SPAN = "B_R", "B_k"
 BEFORE = "dQ_before"
 """The input with what keys before these have added to dQ."""
 
+SUMS, FACTOR = "v", "O"
+"""The row sums of dO ∘ O, and its factor that only they need."""
 
-def gradients_at_once(program: ir.Program, onward: bool = False) -> ir.Program:
+
+def gradients_at_once(program: ir.Program, onward: bool = False, with_v: bool = False) -> ir.Program:
     """dQ of R sequences, and dB, the sum over parts of them, from a backward pass for rows of queries.
 
     The loops of the pass are turned inside out: parts of the sequences and rows i are outermost, each with its rows of
@@ -33,6 +38,7 @@ def gradients_at_once(program: ir.Program, onward: bool = False) -> ir.Program:
     Args:
         program: of `biased`, as for `gradient_of_bias`.
         onward: whether dQ begins as another input, and not as 0.
+        with_v: whether v is computed from rows of O, and written, and not read.
 
     Raises:
         UsageError: it is another one.
@@ -53,7 +59,8 @@ def gradients_at_once(program: ir.Program, onward: bool = False) -> ir.Program:
     pairs = (rows.range, spanned)
     across.insert(at, ir.Compute(ir.Ref(sums, pairs), next(ir.refs(product.expr)), "add", product.line))
     stream = replace(keys, range=spanned, body=across)
-    each = [stream if node is keys else made.of(node) for node in rows.body]
+    of_rows = [*_with_sums(program, rows)] if with_v else rows.body
+    each = [stream if node is keys else made.of(node) for node in of_rows]
     if onward:
         before = replace(apart["dQ"], name=BEFORE)
         each = [
@@ -74,16 +81,56 @@ def gradients_at_once(program: ir.Program, onward: bool = False) -> ir.Program:
     read = {node.tensor.name for node in nodes if isinstance(node, ir.Read)}
     taken = tuple(name for name in (*program.tensors, BEFORE) if name in read)
     tensors = {node.tensor.name: node.tensor for node in nodes}
+    written = (*[SUMS] * with_v, "dQ", "dB")
     return ir.Program(
         f"{program.name}, dQ and dB",
         (SEQUENCES, *program.dims),
         (OF_PART, str(rows.range.block), SPAN, str(keys.range.block)),
-        {name: tensors[name] for name in (*taken, "dQ", "dB")},
+        {name: tensors[name] for name in (*taken, *written)},
         taken,
-        ("dQ", "dB"),
+        written,
         [ir.Phase("dQ, dB", [parts])],
         program.pairs,
     )
+
+
+def _with_sums(program: ir.Program, rows: ir.Loop) -> Iterator[ir.Node]:
+    """The nodes of rows in which v is computed as its own phase does, of whole rows, in the place of its read."""
+    phases = (node for phase in program.phases for node in phase.body if isinstance(node, ir.Loop))
+    alone = next(each for each in phases if any(map(_writes_sums, each.body)))
+    (parts,) = (node for node in alone.body if isinstance(node, ir.Loop))
+    (made,) = (node for node in parts.body if isinstance(node, ir.Compute))
+    read, own = _tiles_read(parts.body), _tiles_read(rows.body)
+    tiles = {tile: own.get(name, ir.Tile(f"{name}_i", own["dO"].ranges)) for name, tile in read.items()}
+    tiles[made.target.tile] = own[SUMS]
+    ranges = dict(zip(read["dO"].ranges, own["dO"].ranges, strict=True))
+
+    def of_rows(part: ir.Part) -> ir.Part:
+        match part:
+            case ir.Tile():
+                return tiles[part]
+            case ir.Range():
+                return ranges[part]
+        return part
+
+    body = [replace(each, mode="new") if each is made else each for each in parts.body]
+    body = [each for each in body if not isinstance(each, ir.Read | ir.Delete) or each.tile is not read["dO"]]
+    body += filter(_writes_sums, alone.body)
+    for node in rows.body:
+        if isinstance(node, ir.Read) and node.tensor.name == SUMS:
+            yield from (ir.rebuilt(each, of_rows) for each in body)
+        else:
+            yield node
+
+
+def _tiles_read(body: list[ir.Node]) -> dict[str, ir.Tile]:
+    """The tiles that nodes of a body read, by the name of their tensor."""
+    return {node.tensor.name: node.tile for node in body if isinstance(node, ir.Read)}
+
+
+def _writes_sums(node: ir.Node) -> bool:
+    """Whether v is written."""
+    return isinstance(node, ir.Write) and node.tensor.name == SUMS
 
 
 def _moves_bias(node: ir.Node) -> bool:

@@ -74,11 +74,13 @@ class Source:
         kernels: the kernels.
         write: makes the source.
         fills: the tensors that `run` fills before or between them, and with what.
+        sums: whether the last kernel can sum the gradient of sinks, too, for which `run` takes `SUMS_OF`.
     """
 
     kernels: tuple[Kernel, ...]
     write: Callable[[], str]
     fills: tuple[tuple[str, float], ...] = ()
+    sums: bool = False
 
     @cached_property
     def text(self) -> str:
@@ -220,6 +222,7 @@ def module(
         writers.append(writer(setting, launch, names.new(launch.name)))
         programs.append(writers[-1].kernel)
     fills = [node for launch in made if launch.kind == "fill" for node in launch.body if isinstance(node, ir.Init)]
+    sums = _may_sum(setting, made) and not writers[-1].launching("").counts
 
     def written() -> str:
         options = [
@@ -229,12 +232,11 @@ def module(
             each.launching("launch_pdl=True, " * (launch.name in setting.early) + option)
             for each, launch, option in zip(writers, kernels, options, strict=True)
         ]
-        sums = _may_sum(setting, made) and not launched[-1].counts
         texts = [each.text() for each in writers] + ([beside(launched[-1])] if sums else [])
         calls = _calls(setting, made, launched, sums)
         return _module(setting, made, imports, [common(writers), *texts], calls, sums)
 
-    return Source(tuple(programs), written, tuple((node.tensor.name, node.value) for node in fills))
+    return Source(tuple(programs), written, tuple((node.tensor.name, node.value) for node in fills), sums)
 
 
 def _may_sum(setting: Setting, made: list[Launch]) -> bool:

@@ -104,9 +104,12 @@ def backward(
     given = {"Q": pairs.Q, "K": pairs.K, "V": pairs.V, "dO": dO, "O": O, "L": L, "bias": pairs.bias}
     dL = None if grad_L is None else grad_L[:, :, queries].reshape(L.shape).contiguous()
     dQ, *others = room
-    at_once = dB is not None and _at_once(pairs, dO, dB)
-    kernel, results = (OF_V, {}) if at_once else (OF_QUERIES, {"dQ": dQ})
-    given["v"] = v = launches.run(kernel, pairs, given, results, dL)["v"].view(L.shape)
+    at_once = dB is not None and _at_once(pairs, (dO, O), dB)
+    if dB is not None and at_once and dL is None:
+        given["v"], dB = gradient.write(pairs, asked, given, dB, dQ).view(L.shape), None
+    else:
+        kernel, results = (OF_V, {}) if at_once else (OF_QUERIES, {"dQ": dQ})
+        given["v"] = launches.run(kernel, pairs, given, results, dL)["v"].view(L.shape)
     which, of_keys = OF_KEYS, dict(zip(heads_apart.OF_KEYS, others, strict=True))
     if pairs.transposed is not None:
         given, which = given | {"bias_T": pairs.transposed}, ACROSS
@@ -117,15 +120,15 @@ def backward(
         launches.run(which, pairs, given, of_each)
         heads_apart.add_up(of_each, of_keys)
     if dB is not None:
-        gradient.write(pairs, asked, dO, L, v, dB, dQ if at_once else None)
+        gradient.write(pairs, asked, given, dB, dQ if at_once else None)
     for taken, each in zip(room, parts, strict=True):
         if taken is not each:
             each.copy_(taken[..., : each.shape[3]])
 
 
-def _at_once(pairs: Met, dO: Tensor, dB: Tensor) -> bool:
+def _at_once(pairs: Met, of_rows: tuple[Tensor, ...], dB: Tensor) -> bool:
     """Whether dQ and dB are computed by one kernel: on cards that it is for, where it is faster by the forecast."""
-    if dB.shape[1] > 1 or not pairs.streams(dO):
+    if dB.shape[1] > 1 or not pairs.streams(*of_rows):
         return False
     Q, K, width = pairs.Q, pairs.K, max(pairs.Q.shape[3], pairs.V.shape[3])
     sizes = forecast.Sizes(Q.shape[0], pairs.sharing, Q.shape[1], Q.shape[2], K.shape[2], width)

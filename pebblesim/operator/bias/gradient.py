@@ -1,10 +1,11 @@
 """The gradient of a bias: dB, by kernels in which a tile of it stays while all sequences that share it stream past.
 
-Each word is written once, by a sum that is in the same order in every run. One kernel of Hopper writes dQ, too.
+Each word is written once, by a sum that is in the same order in every run. One kernel of Hopper writes dQ, too, and v.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, cast
 
 import torch
@@ -15,7 +16,7 @@ from pebblesim.kernels.passes.bias_stays import BEFORE
 from pebblesim.kernels.strides import WORDS
 from pebblesim.operator.bias import launches, programs
 from pebblesim.operator.bias.pairs import Limits, Met, rows_of
-from pebblesim.operator.bias.programs import AT_ONCE, OF_BIAS, ONWARD
+from pebblesim.operator.bias.programs import AT_ONCE, OF_BIAS, ONWARD, WITH_V
 from pebblesim.operator.launching.layout import fits, on_gpu
 from pebblesim.operator.planning import ROOM
 
@@ -33,8 +34,9 @@ class Streams(NamedTuple):
     K: Tensor
     V: Tensor
     dO: Tensor
+    O: Tensor
     L: Tensor
-    v: Tensor
+    v: Tensor | None = None
 
     def of_groups(self, groups: slice, parts: int, each: int, first: int = 0) -> dict[str, Tensor]:
         """The tensors that kernels take, by name: of some groups, so many parts of `each` sequences, from the first on.
@@ -42,16 +44,24 @@ class Streams(NamedTuple):
         Parts of a group are as groups of their own. Numbers are (groups · parts · heads, sequences, n_q) by their
         number, and in memory as (groups · parts, sequences, heads, n_q).
         """
-        some = [x[groups, first : first + parts * each].unflatten(1, (parts, each)).flatten(0, 1) for x in self]
-        made = dict(zip(self._fields, some, strict=True))
-        return made | {name: made[name].contiguous().view(-1, each, self.L.shape[-1]) for name in ("L", "v")}
+        there, some = (
+            {name: x for name, x in self._asdict().items() if x is not None},
+            slice(first, first + parts * each),
+        )
+        made = {name: x[groups, some].unflatten(1, (parts, each)).flatten(0, 1) for name, x in there.items()}
+        vectors = [name for name in ("L", "v") if name in made]
+        return made | {name: made[name].contiguous().view(-1, each, self.L.shape[-1]) for name in vectors}
 
 
-def write(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: Tensor, dQ: Tensor | None = None) -> None:
-    """Write dB, in the shape of the bias: kernels sum over sequences, and PyTorch over heads, rows and columns.
+def write(pairs: Met, asked: Limits, given: Mapping[str, Tensor], dB: Tensor, dQ: Tensor | None = None) -> Tensor:
+    """Write dB, in the shape of the bias: kernels sum over sequences, and PyTorch over heads, rows and columns; and
+    return v.
 
-    Groups with a bias of their own are computed some at a time where their tables would take too much memory. `dQ`:
-    where it is written, too, at once.
+    Groups with a bias of their own are computed some at a time where their tables would take too much memory.
+
+    Args:
+        given: dO, O, L and, if it is there, v, by name.
+        dQ: where it is written, too, at once; only then v may be missing.
     """
     (batch, heads, n_q, _), n_k = pairs.Q.shape, pairs.K.shape[2]
     in_turn = dB.shape[1] > 1  # neighbours in the batch have a bias of their own
@@ -60,8 +70,9 @@ def write(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: Tenso
         x = x.unflatten(0, (batch // asked.inner, asked.inner))
         return x.transpose(0, 1) if in_turn else x
 
-    numbers = (x.view(batch, heads, n_q) for x in (L, v))
-    streams = Streams(*map(grouped, (pairs.Q, pairs.K, pairs.V, dO, *numbers)))
+    numbers = {name: given[name].view(batch, heads, n_q) for name in ("L", "v") if name in given}
+    matrices = {"Q": pairs.Q, "K": pairs.K, "V": pairs.V, "dO": given["dO"], "O": given["O"]}
+    streams = Streams(**{name: grouped(x) for name, x in (matrices | numbers).items()})
     groups, sequences = streams.Q.shape[:2]
     bias, target = (pairs.bias[0], dB[0]) if in_turn else (pairs.bias[:, 0], dB[:, 0])
     of_rows, of_columns = (
@@ -78,12 +89,13 @@ def write(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: Tenso
     if dQ is not None:
         of_all = programs.parts_at_once(n_q, sequences, heads * groups, pairs.units).most
     most = 1 if parts > 1 else max(1, ROOM // (table * of_all))
-    several = met.shape[0] == groups
+    several, sums = met.shape[0] == groups, list[Tensor]()
     for first in range(0, groups, most):
         some = slice(first, min(first + most, groups))
         part, found = met[some] if several else met, cast(Tensor | float, 0.0)
         if dQ is not None:
-            found = _with_dQ(pairs, streams, some, bias[some], grouped(dQ)[some], part if several else None)
+            found, of_some = _with_dQ(pairs, streams, some, bias[some], grouped(dQ)[some], part if several else None)
+            sums.append(of_some)
         each, left = divmod(sequences, parts) if dQ is None else (0, 0)
         for begin, count, length in ((0, parts, each), (parts * each, 1, left))[each == 0 : 1 + (left > 0)]:
             there = direct and several and fits(part) and n_k % WORDS == 0
@@ -100,6 +112,9 @@ def write(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: Tenso
         if found is not part:
             found = summed(found, (found.shape[0] if several else 1, *met.shape[1:]))
             part.copy_(found) if several or first == 0 else part.add_(found)
+    if "v" in given:
+        return given["v"]
+    return sums[0] if len(sums) == 1 else torch.cat([x.view(-1, n_q) for x in sums])
 
 
 def _of_parts(x: Tensor, first: int, number: int) -> Tensor:
@@ -107,8 +122,10 @@ def _of_parts(x: Tensor, first: int, number: int) -> Tensor:
     return x[:, first : first + number].reshape(-1, x.shape[-1]).contiguous()
 
 
-def _with_dQ(pairs: Met, streams: Streams, some: slice, bias: Tensor, dQ: Tensor, dB: Tensor | None) -> Tensor:
-    """Write dQ of some groups, (groups, sequences, heads, n_q, d), and return their dB, by one kernel.
+def _with_dQ(
+    pairs: Met, streams: Streams, some: slice, bias: Tensor, dQ: Tensor, dB: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Write dQ of some groups, (groups, sequences, heads, n_q, d), and return their dB, and their v, by one kernel.
 
     Of more keys than its blocks have, it is launched for as many keys each, in order, and dQ goes on in float32 until
     the last of them. `dB`: where the sum over sequences is written, and returned, if it has that shape; else, and for
@@ -123,10 +140,13 @@ def _with_dQ(pairs: Met, streams: Streams, some: slice, bias: Tensor, dQ: Tensor
         of_keys = {name: given[name][..., keys, :] for name in ("K", "V")} | {"bias": given["bias"][..., keys]}
         of_keys |= {BEFORE: sums} if at else {}
         results = {"dQ": dQ if keys is spans[-1] else sums, "dB": room[..., keys]}
-        launches.run(ONWARD if at else AT_ONCE, pairs._replace(K=pairs.K[:, :, keys]), given | of_keys, results)
+        which = ONWARD if at else AT_ONCE if "v" in given else WITH_V
+        found = launches.run(which, pairs._replace(K=pairs.K[:, :, keys]), given | of_keys, results)
+        if which == WITH_V:
+            given["v"] = found["v"]
     made = room[:, 0] if dB is None or dB.shape != bias.shape or dB.stride(3) != 1 else dB
     _add_up(room, made, parts)
-    return made
+    return made, given["v"]
 
 
 UNROLLED = 64

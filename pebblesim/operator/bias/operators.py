@@ -72,20 +72,19 @@ def backward_without_notes(
     ranges: Tensor | None,
     of_bias: bool,
     *limits: Any,
-) -> tuple[Tensor, ...]:
-    """Gradients of query, key, value and, if it is wanted, bias by kernels, which are found, and launched."""
+) -> tuple[Tensor | None, ...]:
+    """Gradients of query, key, value and bias, or None for one that is not wanted: kernels are found, and launched."""
     made = empty_like(query, query.shape[-1]), empty_like(key, key.shape[-1]), empty_like(value, value.shape[-1])
-    dB = _room_for_dB(bias, of_bias)
+    dB = _room_for_dB(bias, True) if of_bias else None
     if without_pairs(query, key):
-        return *(each.zero_() for each in made), dB.zero_()
+        return *(each.zero_() for each in made), None if dB is None else dB.zero_()
     grad_L = None if grad_lse is None else grad_lse * log2(e)
     with torch.cuda.device(query.device):
-        asked, wanted = Limits(*limits), dB if of_bias else None
-        kernels.backward(grad, grad_L, query, key, value, bias, out, lse, ranges, made, wanted, asked)
+        kernels.backward(grad, grad_L, query, key, value, bias, out, lse, ranges, made, dB, Limits(*limits))
     return *made, dB
 
 
-def gradients_of_biased_without_notes(*given: Any) -> tuple[Tensor, ...]:
+def gradients_of_biased_without_notes(*given: Any) -> tuple[Tensor | None, ...]:
     """As `backward_without_notes`, of plain calls, which have no ranges."""
     return backward_without_notes(*given[:8], None, *given[8:])
 
@@ -157,8 +156,10 @@ def backward(*given: Any) -> tuple[Tensor, ...]:
     check_forward_mode()
     *tensors, ranges = given[:9]
     if ranges is None:
-        return recorded.made(gradients_of_biased_without_notes, tuple(tensors), given[9:])
-    return recorded.made(backward_without_notes, given[:9], given[9:])
+        *made, dB = recorded.made(gradients_of_biased_without_notes, tuple(tensors), given[9:])
+    else:
+        *made, dB = recorded.made(backward_without_notes, given[:9], given[9:])
+    return *made, _room_for_dB(given[5], False) if dB is None else dB
 
 
 torch.library.impl(WITH_BIAS, "CUDA", forward)

@@ -15,7 +15,7 @@ from pebblesim.kernels.key_ranges import ARGUMENTS, KeyRanges
 from pebblesim.kernels.strides import WORDS
 from pebblesim.language.masks import Band
 from pebblesim.operator.bias import programs
-from pebblesim.operator.bias.programs import ACROSS, AT_ONCE, OF_KEYS, ONWARD, Kernels, Rows
+from pebblesim.operator.bias.programs import ACROSS, AT_ONCE, OF_KEYS, ONWARD, WITH_V, Kernels, Rows
 from pebblesim.operator.launching.boxes import gluon_lost
 from pebblesim.operator.launching.fresh import fresh
 from pebblesim.operator.launching.launching import card_of
@@ -85,7 +85,7 @@ class Met(NamedTuple):
 
         `matrices`: those that the pass reads and writes, (batch, heads, n, d).
         """
-        if which in (AT_ONCE, ONWARD):
+        if which in (WITH_V, AT_ONCE, ONWARD):
             return programs.at_once(self.K.shape[2])
         width = max(self.Q.shape[3], self.V.shape[3])
         if matrices and self.streams(*matrices) and (found := self._staying(which)) is not None:

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from pebblesim.advice.tiles import Tiling
 from pebblesim.kernels.gluon.block import ROWS
-from pebblesim.kernels.gluon.gradients import BEGINNING, BETWEEN, FEWEST as OF_BLOCK, SHARES
+from pebblesim.kernels.gluon.gradients import BEGINNING, BETWEEN, FEWEST as OF_BLOCK
+from pebblesim.kernels.gluon.gradients_plan import SHARES
 from pebblesim.kernels.passes.bias import biased, gradient_of_bias
 from pebblesim.kernels.passes.bias_stays import OF_PART, SPAN, gradients_at_once
 from pebblesim.kernels.passes.sequences import together
@@ -71,9 +72,9 @@ TILINGS: Mapping[tuple[str, int], Tilings] = {
 }
 """Kernels by the size of a word and the largest head dimension that they are for; they fit on every card."""
 
-FORWARD, OF_QUERIES, OF_KEYS, OF_BIAS, ACROSS, OF_V, AT_ONCE, ONWARD = range(8)
-"""Passes: O; dQ; dK and dV; dB; dK and dV with a transpose of the bias; v alone, before dQ and dB at once; and these of
-more keys, where dQ goes on with what other keys have added to it."""
+FORWARD, OF_QUERIES, OF_KEYS, OF_BIAS, ACROSS, OF_V, WITH_V, AT_ONCE, ONWARD = range(9)
+"""Passes: O; dQ; dK and dV; dB; dK and dV with a transpose of the bias; v alone; v, dQ and dB at once; dQ and dB at
+once from a v that is there; and these of more keys, where dQ goes on with what other keys have added to it."""
 
 SIDE, MOST_KEYS, FEWEST_AT_ONCE = 32, 384, 32
 """Keys of a tile of the kernel of dQ and dB at once; the most keys of a block, for which registers and shared memory
@@ -146,8 +147,8 @@ def program(which: int, kernels: Kernels, band: Band | None = None) -> Program:
     made = biased(program_of(kernels.tiling, band), ("dK, dV",) if which == ACROSS else ())
     if which == OF_BIAS:
         return gradient_of_bias(made)
-    if which in (AT_ONCE, ONWARD):
-        return gradients_at_once(made, which == ONWARD)
+    if which in (WITH_V, AT_ONCE, ONWARD):
+        return gradients_at_once(made, which == ONWARD, which == WITH_V)
     if which == OF_V:
         return part_of(made, ("v",))
     if which != FORWARD:

@@ -21,8 +21,8 @@ from pebblesim.operator.bias import operators as operators_of_bias
 from pebblesim.operator.bias.bias import in_groups
 from pebblesim.operator.bias.pairs import Limits
 from pebblesim.operator.bias.programs import WIDEST
-from pebblesim.operator.known import eager, native
-from pebblesim.operator.known.known import FORWARD, Family, Forward, Known, Step, Way, made, with_gradients
+from pebblesim.operator.known import eager
+from pebblesim.operator.known.known import FORWARD, Family, Forward, Known, Step, Way, by_passes, learns, made
 from pebblesim.operator.launching import compiling
 from pebblesim.operator.launching.layout import in_one_batch
 from pebblesim.operator.masks import promise
@@ -50,12 +50,6 @@ class Added(NamedTuple):
     def name(self) -> str:
         """The option that asks for kernels with a bias."""
         return "attn_mask" if self.bias is None else "bias"
-
-    @property
-    def alone(self) -> bool:
-        """Whether there is a bias, and nothing else."""
-        beside = self.attn_mask, self.sinks, self.softcap, self.fallback, self.key_padding, *self.masks_of.values()
-        return self.bias is not None and not self.dropout_p and all(each is None for each in beside)
 
 
 def why_not_with_bias(matrices: tuple[Any, ...], given: Mapping[str, Any], enable_gqa: bool) -> str | None:
@@ -98,6 +92,7 @@ def attention_with_bias(
     within: tuple[Any, bool, str],
     return_lse: bool,
     kind: torch.dtype | None,
+    call: tuple[Any, ...] | None,
 ) -> Any:
     """softmax(scale · Q Kᵀ + bias) V, and L with `return_lse`, for arguments of `attention`.
 
@@ -107,33 +102,23 @@ def attention_with_bias(
         enable_gqa, scale, return_lse: as for `attention`.
         kind: type of O; None for that of the matrices.
         within: `window`, `is_causal` and `align`.
+        call: what a plain call with a bias alone is known by from now on; else None.
 
     Raises:
         UsageError: an argument is not allowed, or kernels with a bias do not support it.
     """
-    (query, key, value), added = matrices, Added(**given)
-    call = known = None
-    only_bias, of_L = added.alone, return_lse or added.sinks is not None
-    if only_bias:
-        call = eager.call_of(query, key, value, (added.bias,), (enable_gqa, scale, within, of_L))
-        known = eager.checked(call)
-    if known is None:
-        checks.check_tensors(query, key, value, enable_gqa)
-        check(query, key, added)
-        if reason := unsupported(query, value, added):
-            raise UsageError(reason)
-    if only_bias:
-        out, lse = _with_bias(query, key, value, added.bias, None, scale, within, call, known, of_L)
-    else:
+    (query, key, value), added, known = matrices, Added(**given), None
+    checks.check_tensors(query, key, value, enable_gqa)
+    check(query, key, added)
+    if reason := unsupported(query, value, added):
+        raise UsageError(reason)
+    bias, ranges, of_L = added.bias, None, return_lse or added.sinks is not None
+    if call is None:
         bias, ranges, within = _all_in_one(query, key, added, within)
         call = None if ranges is not None else eager.call_of(query, key, value, (bias,), ("", scale, within, of_L))
         known = eager.checked(call)
-        out, lse = _with_bias(query, key, value, bias, ranges, scale, within, call, known, of_L)
-    if of_L:
-        assert lse is not None
-        lse = lse.masked_fill(lse == torch.inf, -torch.inf).reshape(query.shape[:-1]) * log(2)
-    if query.dim() != 4:
-        out = out.reshape(*query.shape[:-1], value.shape[-1])
+    options = _asked(query, key, bias, scale, within) if known is None else known.family.options
+    out, lse = with_bias(matrices, bias, options, of_L, known, call, ranges)
     if added.sinks is not None:
         assert lse is not None
         sinks = added.sinks.to(lse.dtype)[:, None]
@@ -166,50 +151,43 @@ def _all_in_one(
     return bias, ranges, within
 
 
-def _with_bias(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+def with_bias(
+    matrices: tuple[Tensor, ...],
     bias: Tensor,
-    ranges: Tensor | None,
-    scale: float | None,
-    within: tuple[Any, bool, str],
-    call: tuple[Any, ...] | None,
-    known: Known | None,
+    options: tuple[torch.Size, Limits],
     of_L: bool,
+    known: Known | None,
+    call: tuple[Any, ...] | None = None,
+    ranges: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """O, and L to base 2 if it is wanted, `of_L`, or not known to be left out; in one batch.
+    """O, and L if it is wanted, `of_L`, of arguments that are right.
 
-    `ranges`: of the keys that each query attends to, as the operators take them. `call`: what is known of this; None if
-    it is not kept.
+    `options`: the shape of the bias, and the limits, as the operators take them. `known`: passes of such calls. `call`:
+    what these are known by from now on. `ranges`: of the keys that each query attends to, as the operators take them.
     """
-    kept = known
-    if kept is None:
-        kept = Known(Family(_asked(query, key, bias, scale, within)))
-    groups, asked = kept.family.options
-    x = *map(in_one_batch, (query, key, value)), bias.reshape(groups)
-    if call is None:
-        out, lse = torch.ops.pebblesim.attention_with_bias(*x, ranges, *asked)
-        return out, lse
-    if known is None:
-        _compile(x, asked)
-        eager.keep(call, kept)
-
-    learning = torch.is_grad_enabled() and any(each.requires_grad for each in x)
-    taught, places = x[3].requires_grad if learning else None, None if of_L else ALL
-    if known is not None and not of_L and (found := known.at_once(x, taught)) is not None:
+    (query, _, value), given, (groups, asked) = matrices, (*matrices, bias), options
+    if known is not None and not of_L and (found := known.at_once(given, learns(given))) is not None:
         return found, None
+    x = *map(in_one_batch, matrices), bias.reshape(groups)
+    if known is None and call is None:
+        out, lse = torch.ops.pebblesim.attention_with_bias(*x, ranges, *asked)
+    else:
+        if known is None:
+            assert call is not None
+            _compile(x, asked)
+            eager.keep(call, Known(Family(options)))
 
-    def forward() -> Forward:
-        out, L = made(known, FORWARD, operators_of_bias.biased_without_notes, x, tuple(asked))
-        return Forward((out, L if of_L else None), (*x, out, L), tuple(asked), places)
+        def forward() -> Forward:
+            out, L = made(known, FORWARD, operators_of_bias.biased_without_notes, x, tuple(asked))
+            return Forward((out, L if of_L else None), (*x, out, L), tuple(asked), given, None if of_L else ALL)
 
-    if learning:
-        return with_gradients(x, forward, _backward, _gradients, known)
-    results = forward().results
-    if known is not None and places is not None:
-        known.keep(native.library, None, places, None, None)
-    return results
+        out, lse = by_passes(x, learns(given), forward, _backward, _gradients, known)
+    if query.dim() != 4:
+        out = out.reshape(*query.shape[:-1], value.shape[-1])
+    if not of_L:
+        return out, None
+    assert lse is not None
+    return out, lse.masked_fill(lse == torch.inf, -torch.inf).reshape(query.shape[:-1]) * log(2)
 
 
 ALL = (0, 1, 2, 3, 4, 5), (0, 1, 2, 3, 4, 5)
@@ -248,7 +226,6 @@ def _compile(x: tuple[Tensor, ...], asked: Limits) -> None:
     with suppress(torch.OutOfMemoryError), torch.no_grad(), compiling.together():
         made = operators_of_bias.biased_without_notes(*x, *asked)
         if any(each.requires_grad for each in x):
-            compiling.let_through()
             tensors = made[0], None, *x, *made
             operators_of_bias.gradients_of_biased_without_notes(*tensors, x[3].requires_grad, *asked)
 

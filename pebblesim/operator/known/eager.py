@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 
 from pebblesim.operator import masks, operators
 from pebblesim.operator.known import native, recorded
-from pebblesim.operator.known.known import FORWARD, Family, Forward, Known, Places, Step, Way, made, with_gradients
+from pebblesim.operator.known.known import FORWARD, Family, Forward, Known, Places, Step, Way, by_passes, learns, made
 from pebblesim.operator.known.lengths import length_class
 from pebblesim.operator.known.recent import Recent
 from pebblesim.operator.launching import compiling, layout
@@ -137,7 +137,7 @@ def _alike(call: tuple[Any, ...]) -> Hashable:
     That is the case with a limit of memory, where limits may leave out no pair, and with several axes of batches, which
     are copied into one or not by their strides.
     """
-    if len(call) < 22:  # with a bias
+    if len(call) < 22 or (call[10] is not None and call[10][-1] is not None):  # with a bias
         return None
     (query, key, value), strides, kinds, window, workspace = call[:3], call[3:6], call[10], call[14], call[17]
     n_q, n_k = query[-2], key[-2]
@@ -154,7 +154,7 @@ def _alike(call: tuple[Any, ...]) -> Hashable:
 
 def _masks_alike(kinds: tuple[Any, ...], n_q: int, n_k: int) -> Hashable:
     """Facts of masks and sinks, alike for all numbers of tokens and sequences; False if they may be refused."""
-    *of_masks, sinks = kinds
+    *of_masks, sinks, _ = kinds
     found: list[Hashable] = [sinks]
     for kind, n in zip(of_masks, (None, n_k, n_q), strict=True):  # starts of any number of sequences
         if kind is None:
@@ -188,7 +188,7 @@ def _alone(query: Tensor, key: Tensor, masks_of: dict[str, Any]) -> Alone | None
     starts, padding = masks_of["cu_seqlens"], masks_of["key_padding_mask"]
     if masks_of["key_ranges"] is not None or (starts is None) is (padding is None):
         return None
-    if not (query.shape[0] and query.shape[2] and key.shape[2]):
+    if 0 in (*query.shape[:-3], query.shape[-2], key.shape[-2]):
         return None
     if starts is None:
         return (None, None, _aligned(padding)) if layout.on_gpu(padding) else None
@@ -279,7 +279,6 @@ def compile_for(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None,
     with suppress(torch.OutOfMemoryError), torch.no_grad(), compiling.together():
         out, L = operators.without_notes(Q, K, V, sinks if BEGIN_WITH_SINKS else None, *asked)
         if learning:
-            compiling.let_through()
             operators.gradients_without_notes(
                 out, None, Q, K, V, out, L, sinks if BEGIN_WITH_SINKS and taught else None, *asked
             )
@@ -299,31 +298,24 @@ def attention(
 
     `masks_of`: masks by their names, which are right but for their numbers; None if `asked` has their ranges.
     """
-    Q, K, V, alone = in_one_batch(query), in_one_batch(key), in_one_batch(value), None
+    alone = None
     if masks_of is not None and any(each is not None for each in masks_of.values()):
-        alone = _alone(Q, K, masks_of) if sinks is None or BEGIN_WITH_SINKS else None
+        alone = _alone(query, key, masks_of) if sinks is None or BEGIN_WITH_SINKS else None
         asked = ranged(query, key, asked, masks_of) if alone is None else asked
 
-    given = (Q, K, V, sinks, asked.first, asked.end) if alone is None else (Q, K, V, sinks, *alone)
-    learning = Q.requires_grad or K.requires_grad or V.requires_grad or (sinks is not None and sinks.requires_grad)
-    learning = learning and torch.is_grad_enabled()
-    taught = (sinks is not None and sinks.requires_grad) if learning else None
-    out = None if known is None or return_lse else known.at_once(given, taught)
-    lse: Tensor | None = None
-    if out is None:
-        places = None if return_lse else _places(alone is not None, taught)
+    given = query, key, value, sinks, *((asked.first, asked.end) if alone is None else alone)
+    taught = learns(given[:4])
+    if known is not None and not return_lse and (found := known.at_once(given, taught)) is not None:
+        return found, None
+    Q, K, _ = x = in_one_batch(query), in_one_batch(key), in_one_batch(value)
+    places = None if return_lse else _places(alone is not None, taught)
 
-        def forward() -> Forward:
-            out, L, ranges, rest = _forward(given, asked, known, alone is not None)
-            lse = numbers_from(L, Q, K.shape[1]) if return_lse else None
-            return Forward((out, lse), (Q, K, V, out, L, sinks, *ranges), rest, places)
+    def forward() -> Forward:
+        out, L, ranges, rest = _forward((*x, *given[3:]), asked, known, alone is not None)
+        lse = numbers_from(L, Q, K.shape[1]) if return_lse else None
+        return Forward((out, lse), (*x, out, L, sinks, *ranges), rest, given, places)
 
-        if learning:
-            out, lse = with_gradients(given[:4], forward, _backward, _gradients, known)
-        else:
-            out, lse = forward().results
-            if known is not None and places is not None:
-                known.keep(native.library, None, places, None, None)
+    out, lse = by_passes((*x, sinks), taught, forward, _backward, _gradients, known)
     return out if Q is query else out.reshape(*query.shape[:-1], value.shape[-1]), lse
 
 

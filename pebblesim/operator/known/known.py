@@ -131,24 +131,34 @@ class Known:
             self.grad_of(out)
         return out
 
-    def keep(self, by: Any, taught: bool | None, places: Places, back: Hashable, later: Any) -> None:
+    def keep(
+        self,
+        by: Any,
+        made: Forward,
+        taught: bool | None = None,
+        back: Hashable = None,
+        later: Any = None,
+        prepared: Any = None,
+    ) -> None:
         """Let the library in C++ make such calls at once from now on, and those of other lengths, if it can.
 
         Args:
             by: the library, if it is used.
+            made: a forward pass of such a call.
             taught: as of `at_once`.
-            places: where what is saved comes from.
             back: the kind of the backward pass; None without one.
             later: a function for gradients that Python makes.
+            prepared: the backward pass as the library has it, for tensors as the call has them.
         """
         forward = self.passes.get(FORWARD)
-        prepared = None if taught is None else self.prepared.get(taught)
-        if by is None or not isinstance(forward, Found) or not (made := forward.made):
+        if by is None or not isinstance(forward, Found) or not forward.made or made.saved_as_given() is None:
             return
         each = (self.family.kinds.get(kind) for kind in (None, back))
         families = [() if kinds is None else kinds.families(by) for kinds in each]
-        of = by.calls(*families, *places, self.family.order or (), bool(taught), later)
-        self.family.calls[taught], self.calls[taught] = of, by.call(of, made, prepared)
+        of = by.calls(*families, *(made.places or ()), self.family.order or (), bool(taught), later)
+        self.calls[taught] = by.call(of, forward.made, prepared, made.sizes)
+        if len(made.sizes) == 4:  # other lengths of several axes of batches may have to be copied
+            self.family.calls[taught] = of
 
     def ready(self, step: Step) -> Pass | None:
         """The pass that is made again, if there is one."""
@@ -197,13 +207,33 @@ class Forward(NamedTuple):
         results: O, and L if it is wanted.
         saved: what the backward pass takes behind the gradients of O and L; O is among it.
         rest: options of the backward pass.
+        given: inputs as the call has them, with any axes of batches, which are one in what is saved.
         places: where what is saved comes from, if the first result alone is wanted; else None.
     """
 
     results: tuple[Tensor, Tensor | None]
     saved: tuple[Tensor | None, ...]
     rest: tuple[Hashable, ...]
+    given: tuple[Tensor | None, ...]
     places: Places | None = None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Those of O as the call has it."""
+        assert self.given[0] is not None
+        return *self.given[0].shape[:-1], self.results[0].shape[-1]
+
+    def saved_as_given(self) -> tuple[Tensor | None, ...] | None:
+        """What is saved, as the call has it; None if an input was copied, or if more than O is wanted."""
+        if self.places is None:
+            return None
+        found, inputs = list[Tensor | None](), len(self.given)
+        for at, each in zip(self.places[0], self.saved, strict=True):
+            mine = self.given[at] if at < inputs else each
+            if mine is not None and each is not None and mine.data_ptr() != each.data_ptr():
+                return None
+            found.append(self.results[0].view(self.sizes) if at == inputs else mine)
+        return tuple(found)
 
 
 Gradients = Callable[..., tuple[Tensor | None, ...]]
@@ -213,19 +243,32 @@ Backward = Callable[[Tensor, Tensor | None, Any, bool, Any], Step]
 """A backward pass: of the gradients of O and L, what was saved, whether the fourth input has one, and the `rest`."""
 
 
-def with_gradients(
+def learns(x: Sequence[Tensor | None]) -> bool | None:
+    """Whether the fourth of some inputs has a gradient; None if none has one."""
+    if not torch.is_grad_enabled() or not any(each is not None and each.requires_grad for each in x):
+        return None
+    return x[3] is not None and x[3].requires_grad
+
+
+def by_passes(
     x: tuple[Tensor | None, ...],
+    taught: bool | None,
     forward: Callable[[], Forward],
     backward: Backward,
     gradients: Gradients,
     known: Known | None,
 ) -> tuple[Tensor, Tensor | None]:
-    """O, and L if it is wanted, of four inputs, of which the fourth may be None, with gradients."""
+    """O, and L if it is wanted, of four inputs, of which the fourth may be None; `taught`: as `learns` gives it."""
+    if taught is None:
+        made = forward()
+        if known is not None:
+            known.keep(native.library, made)
+        return made.results
     torch._C._set_grad_enabled(False)  # they are enabled, or nobody would ask
     by = native.library
     try:
         made = forward()
-        prepared = None if known is None else _prepared(by, known, x[3], made, backward, gradients)
+        prepared = None if known is None else _prepared(by, known, x, made, backward, gradients)
     finally:
         torch._C._set_grad_enabled(True)
     if prepared is None:
@@ -236,13 +279,13 @@ def with_gradients(
 
 
 def _prepared(
-    by: Any, known: Known, fourth: Tensor | None, made: Forward, backward: Backward, gradients: Gradients
+    by: Any, known: Known, x: Sequence[Tensor | None], made: Forward, backward: Backward, gradients: Gradients
 ) -> Any:
     """The backward pass as the library in C++ has it, if it can make it.
 
     It is found in the forward pass: the thread of gradients has to wake up, and its caches are cold.
     """
-    taught = fourth is not None and fourth.requires_grad
+    taught = x[3] is not None and x[3].requires_grad
     if by is not None and (one := known.prepared.get(taught)) is not None:
         return one
     like = known.grad_of(made.results[0])
@@ -251,9 +294,13 @@ def _prepared(
     if by is None or not isinstance(found, Found) or (alone := found.native(by, step.inputs)) is None:
         return None
     later = partial(_later, gradients, made.rest)
-    one = known.prepared[taught] = by.prepared(alone, like, made.saved, fourth is not None, taught, later, known)
-    if made.places is not None:
-        known.keep(by, taught, made.places, step.way.alike, later)
+    one = whole = known.prepared[taught] = by.prepared(alone, like, made.saved, x, taught, later, known)
+    if (saved := made.saved_as_given()) is not None:
+        if any(mine is not its for mine, its in zip(made.given, x, strict=False)):
+            shapes = made.results[0].shape, [None if each is None else each.shape for each in made.saved]
+            later = partial(_in_one_batch, later, shapes)
+            whole = by.prepared(alone, like.view(made.sizes), saved, made.given, taught, later, known)
+        known.keep(by, made, taught, step.way.alike, later, whole)
     return one
 
 
@@ -278,6 +325,17 @@ def _later(
     if as_it_was is None:
         raise UsageError(OTHER_SIZES)
     return gradients(known() if as_it_was else None, grads if len(grads) > 1 else (*grads, None), saved, rest, needed)
+
+
+def _in_one_batch(
+    later: Any, shapes: Any, known: Any, as_it_was: bool | None, grads: Any, saved: Any, needed: Any
+) -> Any:
+    """As `later`, of tensors as a call has them. `shapes`: of O, and of what is saved, in one batch."""
+    if as_it_was is not None:
+        of_out, of_saved = shapes
+        grads = tuple([x if x is None else x.reshape(of_out) for x in grads])
+        saved = tuple([x if x is None else x.reshape(shape) for x, shape in zip(saved, of_saved, strict=True)])
+    return later(known, as_it_was, grads, saved, needed)
 
 
 OTHER_SIZES = (

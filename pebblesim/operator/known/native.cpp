@@ -22,17 +22,26 @@ struct Prepared {  // a backward pass that follows a forward pass
   std::shared_ptr<Pass> pass;
   Numbers strides;  // of the gradient of O
   Numbers lying;  // how what is saved lies in memory, since hooks may bring it back in another way
-  bool fourth, taught;  // whether there is a fourth input, and whether the pass gives its gradient
+  std::vector<Numbers> sizes;  // of the inputs that may have gradients, of which there may be a fourth
+  bool taught;  // whether the pass gives the gradient of the fourth
   PyObject *later, *known;  // gradients by Python, and a weak reference to what is known of the call
 
-  Prepared(std::shared_ptr<Pass> pass, at::IntArrayRef strides, const variable_list& saved, bool fourth, bool taught, PyObject* later, PyObject* known)
-      : pass(std::move(pass)), strides(strides.vec()), fourth(fourth), taught(taught), later(later), known(PyWeakref_NewRef(known, nullptr)) {
+  Prepared(std::shared_ptr<Pass> pass, at::IntArrayRef strides, const variable_list& saved, const variable_list& inputs, bool taught, PyObject* later, PyObject* known)
+      : pass(std::move(pass)), strides(strides.vec()), taught(taught), later(later), known(PyWeakref_NewRef(known, nullptr)) {
     if (!this->known) throw python_error();
     Py_INCREF(later);
+    for (size_t at = 0; at < 4 && inputs[at].defined(); ++at) sizes.push_back(inputs[at].sizes().vec());
     lie(saved, [&](Number each, bool size) { lying.push_back(each); });
   }
   Prepared(const Prepared&) = delete;
   ~Prepared() { let_go(later), let_go(known); }
+
+  // Whether a gradient of O lies as it was expected to.
+  bool lies(const Tensor& grad) const {
+    bool same = grad.dim() == Number(strides.size());
+    for (Number at = 0; same && at < grad.dim(); ++at) same = grad.size(at) == 1 || grad.stride(at) == strides[at];
+    return same;
+  }
 
   // Whether tensors have the sizes that were saved, or lie as what was saved in all.
   bool as_it_was(const variable_list& saved, bool sizes_alone = false) const {
@@ -68,6 +77,14 @@ static bool watched() {
 
 static at::Stream stream_of(const Tensor& x) { return c10::impl::VirtualGuardImpl(x.device().type()).getStream(x.device()); }
 
+// A tensor with other axes of batches.
+static Tensor shaped(const Tensor& x, at::IntArrayRef sizes) {
+  if (x.sizes() == sizes) return x;
+  if (at::GradMode::is_enabled()) return x.reshape(sizes);
+  at::AutoDispatchBelowADInplaceOrView below;
+  return x.reshape(sizes);
+}
+
 struct State : torch::CustomClassHolder {  // what the backward pass of one call needs
   std::shared_ptr<Prepared> prepared;
   Number stream, its_number;
@@ -96,14 +113,14 @@ struct Attention : torch::autograd::Function<Attention> {
     auto& state = static_cast<State&>(*held);
     auto& prepared = *state.prepared;
     std::vector<bool> needed;
-    for (int at = 0; at < 4; ++at) needed.push_back((at < 3 || prepared.fourth) && ctx->needs_input_grad(at));
+    for (int at = 0; at < 4; ++at) needed.push_back(at < int(prepared.sizes.size()) && ctx->needs_input_grad(at));
     variable_list made, saved = ctx->get_saved_variables();
     bool any = grads[0].defined() || (grads.size() > 1 && grads[1].defined());
     if (any && !(ready(state, grads, saved, needed) && alone(state, grads[0], saved, made)))
       made = by_python(prepared, grads, saved, needed);
     made.resize(5);
     for (int at = 0; at < 4; ++at)
-      if (!needed[at]) made[at] = Tensor();
+      made[at] = needed[at] && made[at].defined() ? shaped(made[at], prepared.sizes[at]) : Tensor();
     return made;
   }
 
@@ -117,7 +134,7 @@ struct Attention : torch::autograd::Function<Attention> {
     auto& like = saved[0];
     if (grad.key_set() != like.key_set() || grad.dtype() != like.dtype() || grad.device() != like.device()) return false;
     if (!prepared.as_it_was(saved)) return false;
-    if (grad.strides() != at::IntArrayRef(prepared.strides) || grad._fw_grad(0).defined()) return false;
+    if (!prepared.lies(grad) || grad._fw_grad(0).defined()) return false;
     c10::impl::VirtualGuardImpl guard(grad.device().type());
     return guard.getDevice() == grad.device() && stream_of(grad).id() == state.its_number;
   }
@@ -274,11 +291,11 @@ static PyObject* run(PyObject*, PyObject* const* given, Py_ssize_t) {
   END_HANDLE_TH_ERRORS
 }
 
-// prepared(pass, like, saved, fourth, taught, later, known); like: a tensor that lies as the gradient of O
+// prepared(pass, like, saved, inputs, taught, later, known); like: a tensor that lies as the gradient of O
 static PyObject* prepared(PyObject*, PyObject* const* given, Py_ssize_t) {
   HANDLE_TH_ERRORS
   return held(std::make_shared<Prepared>(
-      in<Pass>(given[0]), THPVariable_Unpack(given[1]).strides(), tensors_of(given[2]), given[3] == Py_True, given[4] == Py_True, given[5], given[6]));
+      in<Pass>(given[0]), THPVariable_Unpack(given[1]).strides(), tensors_of(given[2]), tensors_of(given[3]), given[4] == Py_True, given[5], given[6]));
   END_HANDLE_TH_ERRORS
 }
 
@@ -336,6 +353,7 @@ struct Call {  // of known sizes; without a backward pass if no gradient is want
   std::shared_ptr<Calls> of;
   std::shared_ptr<Pass> forward;
   std::shared_ptr<Prepared> prepared;
+  Numbers sizes;  // of O; none if they are those that the forward pass gives
 };
 
 // Inputs and results at some places.
@@ -349,6 +367,7 @@ static std::vector<T> at_places(const Numbers& places, const std::vector<T>& inp
 
 // O of a call, with gradients if it has a backward pass.
 static PyObject* out_of(const Call& call, const variable_list& inputs, variable_list& results, Number stream) {
+  if (!call.sizes.empty()) results[0] = shaped(results[0], call.sizes);
   if (!call.prepared) return THPVariable_Wrap(results[0]);
   auto saved = at_places(call.of->saved, inputs, results, Tensor());
   return THPVariable_Wrap(attach(call.prepared, inputs, {results[0]}, std::move(saved), stream)[0]);
@@ -379,11 +398,11 @@ static PyObject* calls(PyObject*, PyObject* const* given, Py_ssize_t) {
   END_HANDLE_TH_ERRORS
 }
 
-// call(calls, forward pass, prepared or None): a call of known sizes
+// call(calls, forward pass, prepared or None, sizes of O): a call of known sizes
 static PyObject* call(PyObject*, PyObject* const* given, Py_ssize_t) {
   HANDLE_TH_ERRORS
   return held(std::make_shared<Call>(Call{
-      in<Calls>(given[0]), in<Pass>(given[1]), given[2] == Py_None ? nullptr : in<Prepared>(given[2])}));
+      in<Calls>(given[0]), in<Pass>(given[1]), given[2] == Py_None ? nullptr : in<Prepared>(given[2]), numbers(given[3])}));
   END_HANDLE_TH_ERRORS
 }
 
@@ -403,7 +422,7 @@ static PyObject* first(PyObject*, PyObject* const* given, Py_ssize_t) {
   if (wanted) {
     auto saved = at_places(call->of->saved, inputs, results, Tensor());
     call->prepared = std::make_shared<Prepared>(
-        pass, strides, saved, inputs[3].defined(), call->of->taught, call->of->later, given[3]);
+        pass, strides, saved, inputs, call->of->taught, call->of->later, given[3]);
   }
   Object out(out_of(*call, inputs, results, stream));
   return Py_BuildValue("(ON)", out.is, held(call));

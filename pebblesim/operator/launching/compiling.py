@@ -69,18 +69,6 @@ def later(give: Callable[[], Any]) -> None:
         HERE.threads.give()
 
 
-def let_through() -> None:
-    """Wait until what was given to threads runs in C++: until then they and this thread take Python from each other.
-
-    Kernels of the forward pass are the longest, so that it is better not to choose those of the backward pass yet. As
-    long as Triton is not ready, all of them wait for it, and nothing is to be waited for.
-    """
-    if (threads := getattr(HERE, "threads", None)) is not None and begin().done():
-        threads.give()
-        for each in threads.fronts:
-            each.wait()
-
-
 class _Turns:
     """Lets threads take turns more often while some of them are in it."""
 
@@ -131,57 +119,57 @@ class _Threads(ThreadPoolExecutor):
     """Threads that also build what launches a kernel, with a compiler of C: else Triton does it at the first launch.
 
     Attributes:
-        fronts: for each kernel, whether it is in C++.
         later: what gives them kernels, as soon as Triton is ready.
     """
 
     def __init__(self, most: int) -> None:
         super().__init__(most)
-        self.fronts: list[threading.Event] = []
         self.later: list[Callable[[], Any]] = []
         self._launchers: dict[Any, Future[Any]] = {}
-        self._front = threading.Lock()
+        self._read = threading.Event()
+        self._read.set()
 
     def give(self) -> None:
-        """Have Triton give kernels to these threads that waited until it is ready."""
+        """Have Triton give kernels to these threads that waited until it is ready, each when the one before was read.
+
+        To read a kernel is Python, of which one thread runs at a time. The first kernels are those of the forward pass,
+        which take longest in C++: so these are there sooner than if all were read at once.
+        """
         begin().result()
         while self.later:
             self.later.pop(0)()
+            self._read.wait()
 
     def submit(self, compiled: Any, /, *given: Any, **options: Any) -> Future[Any]:
         """Compile a kernel."""
         source = getclosurevars(compiled).nonlocals.get("src") if isinstance(compiled, FunctionType) else None
-        launcher, through = self._launcher(source), self._in_turn(source)
+        launcher, read = self._launcher(source), self._reading(source)
 
         def whole() -> Any:
             try:
                 made = compiled(*given, **options)
             finally:
-                through.set()
+                read.set()
             if launcher is not None:
                 launcher.exception()  # it was given to a thread before
             return made
 
         return super().submit(whole)
 
-    def _in_turn(self, source: Any) -> threading.Event:
-        """Let kernels be read one after the other, which is Python: the first is in C++ sooner than with all at once.
-
-        Returns what is set when this one is, or is in Triton's cache.
-        """
-        through, make = threading.Event(), getattr(source, "make_ir", None)
-        self.fronts.append(through)
+    def _reading(self, source: Any) -> threading.Event:
+        """Return what is set when a kernel was read, or taken from Triton's cache: what follows runs in C++."""
+        self._read = read = threading.Event()
+        make = getattr(source, "make_ir", None)
         if make is not None:
 
-            def in_turn(*given: Any, **options: Any) -> Any:
-                with self._front:
-                    try:
-                        return make(*given, **options)
-                    finally:
-                        through.set()
+            def reading(*given: Any, **options: Any) -> Any:
+                try:
+                    return make(*given, **options)
+                finally:
+                    read.set()
 
-            source.make_ir = in_turn
-        return through
+            source.make_ir = reading
+        return read
 
     def _launcher(self, source: Any) -> Future[Any] | None:
         """Have the launcher of a kernel built beside the kernel; None if this Triton has one for all kernels."""

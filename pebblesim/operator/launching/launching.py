@@ -54,16 +54,34 @@ LEAST_ROOM = 2**26
 """Bytes of tables that are taken without asking how much memory is free."""
 
 
+class Loaded(NamedTuple):
+    """Kernels that can be launched.
+
+    Attributes:
+        run: launches them.
+        takes, sums: as of `texts.Written`.
+    """
+
+    run: Any
+    takes: tuple[str, ...]
+    sums: bool
+
+    def __call__(self, given: dict[str, Any], results: dict[str, Any], **beside: Any) -> Any:
+        """Launch them with tensors by name, of which `run` takes some in order."""
+        others = {name: each for name, each in given.items() if name not in self.takes}
+        return self.run(*(given[name] for name in self.takes), results=results, **others, **beside)
+
+
 @lru_cache(maxsize=1024)
 def loaded(
     tiling: Tiling, widths: Dims, even: bool, far: bool, dense: bool, dtype: str, pattern: Pattern, scale: float
-) -> tuple[Any, tuple[str, ...]]:
-    """The module that launches the kernels of a tiling for all lengths, and the names of the tensors it takes.
+) -> Loaded:
+    """The kernels of a tiling for all lengths.
 
     Arguments as for `written`.
     """
     source = written(tiling, widths, even, far, dense, dtype, pattern, scale)
-    return running(source.text, source.kernels), source.takes
+    return Loaded(running(source.text, source.kernels).run, source.takes, source.sums)
 
 
 def running(text: str, kernels: tuple[str, ...]) -> Any:
@@ -88,6 +106,7 @@ class Setting(NamedTuple):
         sinks: whether a forward pass has sinks, and a backward pass returns what their gradient is made of.
         apart: by the name of a gradient of keys, of how many parts it is the sum, which are written in float32; where
             kernels write fewer parts, a pass says so there. None if gradients are whole.
+        sums_of: of a backward pass, sinks and where their gradient may be written, (heads,) or (batch, heads).
     """
 
     pattern: Pattern
@@ -95,11 +114,10 @@ class Setting(NamedTuple):
     workspace: int | None
     sinks: bool = False
     apart: dict[str, int] | None = None
+    sums_of: tuple[Any, Any] | None = None
 
 
-def compute(
-    way: str, tensors: dict[str, Any], results: dict[str, Any], setting: Setting, sums_of: tuple[Any, Any] | None = None
-) -> Any:
+def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting: Setting) -> Any:
     """Compute a pass for all heads at once or, where tables would take too much memory, for groups of heads.
 
     Args:
@@ -110,7 +128,6 @@ def compute(
             words from batch to batch.
         results: matrices that are written, by name: O, or dQ, dK and dV.
         setting: what is computed.
-        sums_of: of a backward pass, sinks and where their gradient may be written, (heads,) or (batch, heads).
 
     Returns:
         L, (batch · kv_heads, n_q · shared), of a forward pass; of a backward pass with sinks whose gradient was not
@@ -120,23 +137,23 @@ def compute(
     Q = tensors["Q"]
     if Q.is_cuda and Q.device.index != torch.cuda.current_device():
         with torch.cuda.device(Q.device):
-            return compute(way, tensors, results, setting, sums_of)
+            return compute(way, tensors, results, setting)
     given = {name: fitted(each) if each.dim() == 4 else each for name, each in tensors.items()}
     made = {name: each if fits(each) else room_for(each, each.shape[-1]) for name, each in results.items()}
     if way == "backward" and setting.apart is None and (number := groups_of(given, made, setting)) > 1:
-        rows = _heads_apart(given, made, setting, number, sums_of)
+        rows = _heads_apart(given, made, setting, number)
     else:
-        choice, module, names, taken = _prepared(way, given, made, setting)
+        choice, kernels, taken = _prepared(way, given, made, setting)
         if choice.cut is not None and way == "forward":
             return _in_parts(given, results, setting, choice.cut)
         if choice.cut is not None:
-            rows = _gradients_in_parts(module, names, given, made, setting, choice.cut)
+            rows = _gradients_in_parts(kernels, given, made, setting, choice.cut)
         else:
             rounds, tiling = choice.forecast.rounds, choice.forecast.tiling
             beside: dict[str, Any] = {APART: setting.apart} if setting.apart and rounds == 1 and tiling.gluon else {}
-            if sums_of is not None and rounds == 1 and SUMS_OF in module.run.__code__.co_varnames:
-                beside[SUMS_OF] = sums_of
-            rows = _in_rounds(rounds, module, names, taken, made, setting.pattern.shared, beside)
+            if setting.sums_of is not None and rounds == 1 and kernels.sums:
+                beside[SUMS_OF] = setting.sums_of
+            rows = _in_rounds(rounds, kernels, taken, made, setting.pattern.shared, beside)
     for name, each in results.items():
         if made[name] is not each:
             each.copy_(made[name][..., : each.shape[-1]])
@@ -145,8 +162,7 @@ def compute(
 
 def _in_rounds(
     rounds: int,
-    module: Any,
-    names: tuple[str, ...],
+    kernels: Loaded,
     given: dict[str, Any],
     results: dict[str, Any],
     shared: int,
@@ -162,7 +178,7 @@ def _in_rounds(
         some, room = given, results
         if len(parts) > 1:
             some, room = (_of_part(each, part, shared, kv_heads) for each in (given, results))
-        of_part = _launched(module, names, some, room, beside)
+        of_part = _launched(kernels, some, room, beside)
         if of_part is not None:
             rows = _joined(rows, of_part, part, batch, kv_heads)
     return None if SUMS_OF in beside else rows
@@ -187,15 +203,13 @@ def groups_of(given: dict[str, Any], results: dict[str, Any], setting: Setting) 
     return 1 if parts > 1 and setting.workspace is None and _is_short(beside, Q.device) else parts
 
 
-def _heads_apart(
-    given: dict[str, Any], results: dict[str, Any], setting: Setting, parts: int, sums_of: tuple[Any, Any] | None
-) -> Any:
+def _heads_apart(given: dict[str, Any], results: dict[str, Any], setting: Setting, parts: int) -> Any:
     """Compute a backward pass whose heads that share keys are in parts."""
     shared = setting.pattern.shared
     sums = dict.fromkeys(heads_apart.OF_KEYS, parts)
     own = setting._replace(pattern=of_part_of_heads(setting.pattern, parts), apart=sums)
     made = heads_apart.room_for_parts(results, parts)
-    rows = compute("backward", heads_apart.given_to_parts(given, shared, parts), made, own, sums_of)
+    rows = compute("backward", heads_apart.given_to_parts(given, shared, parts), made, own)
     heads_apart.add_up(made, results, sums)
     return rows
 
@@ -223,7 +237,7 @@ def _in_parts(given: dict[str, Any], results: dict[str, Any], setting: Setting, 
 
 
 def _gradients_in_parts(
-    module: Any, names: tuple[str, ...], given: dict[str, Any], made: dict[str, Any], setting: Setting, cut: Cut
+    kernels: Loaded, given: dict[str, Any], made: dict[str, Any], setting: Setting, cut: Cut
 ) -> Any:
     """Compute a backward pass in parts, whose kernels add to dK and dV of one KV head after the other.
 
@@ -240,8 +254,7 @@ def _gradients_in_parts(
             heads = slice(first, first + cut.heads)
             part = partial(_of_cut, pattern.shared, heads, queries, keys)
             some, room = ({name: part(name, each) for name, each in of.items()} for of in (of_heads, into | sums))
-            others = {name: each for name, each in some.items() if name not in names}
-            found = module.run(*(some[name] for name in names), results=room, **others)
+            found = kernels(some, room)
             if setting.sinks:
                 if rows is None:
                     rows = fresh(found[SHIFTED].new_empty((batch, kv_heads, n, pattern.shared)))
@@ -263,15 +276,12 @@ def _of_cut(shared: int, heads: slice, queries: slice, keys: int, name: str, x: 
     return x[:, heads if heads.stop - heads.start < shared else slice(None), queries]
 
 
-def _launched(
-    module: Any, names: tuple[str, ...], given: dict[str, Any], room: dict[str, Any], beside: dict[str, Any]
-) -> Any:
+def _launched(kernels: Loaded, given: dict[str, Any], room: dict[str, Any], beside: dict[str, Any]) -> Any:
     """Write the results of some heads, and return L, or the row sums of dO ∘ O, if there are some.
 
     Sums in float32 are given back to PyTorch before other heads need theirs.
     """
-    others = {name: each for name, each in given.items() if name not in names} | beside
-    found = module.run(*(given[name] for name in names), results=room, **others)
+    found = kernels(given, room, **beside)
     kv_heads = next(given[name] for name in ("K", "C") if name in given).shape[1]
     for name, each in room.items():
         if found[name] is not each:  # sums in float32
@@ -337,9 +347,9 @@ def _joined(whole: Any, made: Any, part: Part, batch: int, kv_heads: int) -> Any
 
 def _prepared(
     way: str, given: dict[str, Any], results: dict[str, Any], setting: Setting
-) -> tuple[Choice, Any, tuple[str, ...], dict[str, Any]]:
-    """The kernels for these sizes, their module, the names of the tensors that it takes, and these by name."""
-    pattern, scale, workspace, sinks, apart = setting
+) -> tuple[Choice, Loaded, dict[str, Any]]:
+    """The choice for these sizes, its kernels, and the tensors that these take, by name."""
+    pattern, scale, workspace, sinks, apart, _ = setting
     Q, (batch, kv_heads, n_k, d_v) = given["Q"], given["V"].shape
     dims = (("n_q", Q.shape[2] * pattern.shared), ("n_k", n_k), ("d_k", Q.shape[3]), ("d_v", d_v))
     dtype = _dtype(Q)
@@ -351,7 +361,7 @@ def _prepared(
         latent = chosen_for_latent(sizes, batch * kv_heads, dtype, _here(pattern), card_of(Q.device))
         if latent is not None and latent.forecast.seconds < choice.forecast.seconds:
             own = pattern._replace(sinks=sinks)
-            return latent, *loaded(latent.forecast.tiling, sizes[2:], latent.even, far, False, dtype, own, scale), parts
+            return latent, loaded(latent.forecast.tiling, sizes[2:], latent.even, far, False, dtype, own, scale), parts
     if choice.forecast.tiling.gluon and unlike:
         choice = fitting(way, dims, batch * kv_heads, dtype, pattern._replace(gluon=False), workspace, Q.device)
     own = pattern if choice.cut is None else choice.cut.pattern(pattern)
@@ -360,7 +370,7 @@ def _prepared(
         tiling, (number, *_) = choice.forecast.tiling, apart.values()
         shares = even_shares(tiling, dims, batch * kv_heads // number, number, own, card_of(Q.device))
         alike = alike._replace(apart=True, in_shares=bool(shares) and choice.forecast.rounds == 1)
-    return choice, *loaded(choice.forecast.tiling, dims[2:], choice.even, far, dense, dtype, alike, scale), given
+    return choice, loaded(choice.forecast.tiling, dims[2:], choice.even, far, dense, dtype, alike, scale), given
 
 
 def _dtype(x: Any) -> str:

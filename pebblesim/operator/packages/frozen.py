@@ -187,6 +187,7 @@ class Written(NamedTuple):
     fills: list[tuple[str, float]]
     kernels: list[str]
     takes: tuple[str, ...]
+    sums: bool = False
 
 
 def written(

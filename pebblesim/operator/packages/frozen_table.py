@@ -28,6 +28,8 @@ from pebblesim.operator.packages.frozen_names import CAP, filled_in, name_of
 from pebblesim.operator.pattern import Pattern, band_of
 from pebblesim.operator.texts import Written, written
 
+WAYS = ("forward", "backward")
+
 TYPE, OTHER_TYPE, OTHER_SCALE, OTHER_CAP = "bfloat16", "float16", 0.37, 7.5
 """The type of words in texts, and another type, scale and cap with which `filled_in` is checked."""
 
@@ -80,13 +82,18 @@ class Table:
     def __init__(self, asked: Asked) -> None:
         self.asked, self.texts = asked, dict[str, str]()
 
+    @property
+    def number(self) -> int:
+        """The number of classes."""
+        return len([*self.asked.kinds()]) * len(WAYS)
+
     def classes(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Classes of calls, one after the other, since each takes some seconds: names and contents.
 
         Raises:
             UsageError: no kernel is for one of them.
         """
-        for (d, pattern), way in product(self.asked.kinds(), ("forward", "backward")):
+        for (d, pattern), way in product(self.asked.kinds(), WAYS):
             name = name_of(way, (d, d), pattern.mask, pattern.shared, pattern.softcap != 0)
             yield name, self._class(way, d, pattern)
 

@@ -54,7 +54,9 @@ BESIDE |= {"benchmark_attention.py": "benchmarks"}
 """Files beside the modules, texts with names to fill in, and their folders."""
 
 
-def emit(asked: Asked, folder: Path, name: str, told: Callable[[str], None] = lambda said: None) -> dict[str, int]:
+def emit(
+    asked: Asked, folder: Path, name: str, told: Callable[[str, float], None] = lambda *said: None
+) -> dict[str, int]:
     """Write a package of kernels to a folder that is not there yet.
 
     `torch-ext` has its source, as kernel-builder takes it, and `build` what kernel-builder makes of it.
@@ -63,7 +65,7 @@ def emit(asked: Asked, folder: Path, name: str, told: Callable[[str], None] = la
         asked: what it is for.
         folder: where it is written; as a whole, or not at all.
         name: its name, of letters, digits and "-".
-        told: called with the name of each class of calls that is done.
+        told: called with the name of each class of calls that is done, and the part of all that are.
 
     Returns:
         Numbers of its classes of calls, texts and bytes.
@@ -79,7 +81,7 @@ def emit(asked: Asked, folder: Path, name: str, told: Callable[[str], None] = la
     made, classes = Table(asked), dict[str, object]()
     for each, contents in made.classes():
         classes[each] = contents
-        told(each)
+        told(each, len(classes) / made.number)
     table = {
         "card": asked.card.name,
         "capability": asked.card.capability,

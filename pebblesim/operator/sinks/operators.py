@@ -183,8 +183,8 @@ def _gradients(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[
     if wanted[3]:
         made = torch.ops.pebblesim.attention_with_sinks_backward(*given, sinks, first, end, *ctx.rest)
     else:
-        made = torch.ops.pebblesim.attention_backward(*given, first, end, *ctx.rest)
-    return *(x if needed else None for x, needed in zip((*made, None), wanted, strict=False)), *(None,) * 9
+        made = *torch.ops.pebblesim.attention_backward(*given, first, end, *ctx.rest), None
+    return *(x if needed else None for x, needed in zip(made, wanted, strict=False)), *(None,) * 9
 
 
 torch.library.register_autograd(WITH_SINKS, _gradients, setup_context=_keep)
