@@ -106,10 +106,10 @@ def dense(d: int) -> tuple[Variant, ...]:
     return (taken, apart, replace(apart, scaled_late=True))
 
 
-def in_turns(d: int) -> tuple[Variant, ...]:
-    """What is taken, with turns and without, and with sums of threads."""
+def in_turns(d: int, masked: bool) -> tuple[Variant, ...]:
+    """What is taken, with turns and without, and with sums of threads where the text is one that is rewritten."""
     taken = replace(TAKEN[d], several=True, as_taken=True)
-    found = [taken, replace(taken, of_threads=True)]
+    found = [taken, replace(taken, of_threads=True)][: 1 + (masked and d > 64)]
     return (*found, *(replace(each, turns=d > 64, no_turns=d == 64) for each in found))
 
 
@@ -192,7 +192,7 @@ PARTS: dict[str, dict[str, tuple[Variant, ...]]] = {
         "1,4,1,16384,96,causal": (TAKEN[96], *(replace(TAKEN[96], first=64, rest=each) for each in (0, 32))),
     },
     "turns": {
-        name: in_turns(int(name.split(",")[4]))
+        name: in_turns(int(name.split(",")[4]), not name.endswith("none"))
         for name in (
             "16,4,4,2619,80,causal",
             "32,4,4,372,80,causal",

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
-from pebblesim.operator.bias import forecast, gradient, launches
+from pebblesim.operator.bias import forecast, gradient, launches, programs
 from pebblesim.operator.bias.pairs import Limits, Met, meet
 from pebblesim.operator.bias.programs import ACROSS, FORWARD, OF_KEYS, OF_QUERIES, OF_V
 from pebblesim.operator.heads import apart as heads_apart
@@ -105,7 +105,7 @@ def backward(
     dL = None if grad_L is None else grad_L[:, :, queries].reshape(L.shape).contiguous()
     dQ, *others = room
     at_once = dB is not None and _at_once(pairs, (dO, O), dB)
-    if dB is not None and at_once and dL is None:
+    if dB is not None and at_once and dL is None and _with_v(pairs):
         given["v"], dB = gradient.write(pairs, asked, given, dB, dQ).view(L.shape), None
     else:
         kernel, results = (OF_V, {}) if at_once else (OF_QUERIES, {"dQ": dQ})
@@ -124,6 +124,13 @@ def backward(
     for taken, each in zip(room, parts, strict=True):
         if taken is not each:
             each.copy_(taken[..., : each.shape[3]])
+
+
+def _with_v(pairs: Met) -> bool:
+    """Whether v is computed by the kernel of dQ and dB: a launch less, where blocks have few sequences."""
+    batch, heads, n_q, _ = pairs.Q.shape
+    groups = batch // pairs.sharing
+    return programs.parts_at_once(n_q, pairs.sharing, heads * groups, pairs.units).each <= programs.MOST_WITH_V
 
 
 def _at_once(pairs: Met, of_rows: tuple[Tensor, ...], dB: Tensor) -> bool:

@@ -81,6 +81,12 @@ SIDE, MOST_KEYS, FEWEST_AT_ONCE = 32, 384, 32
 are enough; and the fewest sequences that share a bias with which it was measured."""
 
 
+MOST_WITH_V = 20
+"""The most sequences of a block whose kernel of dQ and dB computes v, too: with 13 that takes as long as a kernel of v
+before it on an H200, or 4 µs less if no tile divides the lengths, and it is a launch less; with 49 or more it is
+slower."""
+
+
 def kernels_of(which: int, words: str, width: int) -> Kernels:
     """The kernels of a pass, for words of a size and the largest head dimension."""
     at = {ACROSS: OF_KEYS, OF_V: OF_QUERIES}.get(which, which)
