@@ -26,6 +26,7 @@ from unittest.mock import patch
 
 from profiler import under_profiler
 
+from pebblesim.kernels.passes.bias_stays import SPAN
 from pebblesim.kernels.tables import moved_words
 from pebblesim.kernels.words import moved_bytes
 from pebblesim.launches.launches import launches
@@ -45,8 +46,7 @@ MARK, OTHERS = "spin_kernel", ("::", "transposes", "sums")
 """The kernel that stands between two layers, and what names of kernels have that are no launch of a schedule."""
 
 PASSES = {"O": programs.FORWARD, "dQ": programs.OF_QUERIES, "dK, dV": programs.ACROSS, "dB": programs.OF_BIAS}
-HOPPER = {"O": programs.FORWARD, "dK, dV": programs.ACROSS}
-"""Kernels of both passes; dQ and dB of the latter are launched for some keys after others."""
+"""Kernels of both passes; for Hopper dQ and dB are launched at once, for some keys after others."""
 
 
 class Layer(NamedTuple):
@@ -95,24 +95,40 @@ class Layer(NamedTuple):
             yield launch.name, {"read": times * moved.reads + more[0], "written": times * moved.writes + more[1]}
 
     def _of_hopper(self, units: int) -> Iterator[tuple[str, dict[str, int]]]:
-        """Those of the kernels for Hopper: blocks that have some of a head's sequences read its rows of the bias."""
+        """Those of the kernels for Hopper: v comes before the others of the backward pass, or with dQ and dB."""
+        yield from self._staying(units, programs.FORWARD)
+        parts = programs.parts_at_once(self.n, self.sequences, self.heads, units)
+        if parts.each <= programs.MOST_WITH_V:
+            yield from self._gradients(parts, programs.WITH_V)
+            yield from self._staying(units, programs.ACROSS)
+        else:
+            yield from self._staying(units, programs.OF_V, programs.ACROSS)
+            yield from self._gradients(parts, programs.AT_ONCE)
+
+    def _staying(self, units: int, *passes: int) -> Iterator[tuple[str, dict[str, int]]]:
+        """Those of passes in which blocks that have some of a head's sequences read its rows of the bias."""
         tiles, every = -(-self.n // 64), self.heads * self.sequences
-        for which in HOPPER.values():
+        for which in passes:
             stays = which in programs.STAYING and self.n <= programs.MOST_STAYING[which]
             made = programs.STAYING[which] if stays else programs.kernels_of(which, "16 bits", self.d)
             each = max(-(-every // max(units // tiles, 1)), made.sequences)
             begun = len({*range(0, every, self.sequences), *range(0, every, each)})
             at_once = self.sequences if stays else 1
             yield from self._moved(which, made, at_once, more=(2 * (begun - self.heads) * self.n**2 * stays, 0))
-        parts = programs.parts_at_once(self.n, self.sequences, self.heads, units)
+
+    def _gradients(self, parts: programs.Parts, first: int) -> Iterator[tuple[str, dict[str, int]]]:
+        """Those of dQ and dB at once, by the kernel of the first keys and that which goes on."""
+        tiles, every = -(-self.n // 64), self.heads * self.sequences
         number, spans = sum(map(parts.of, range(self.heads))), programs.spans(self.n)
         for at, span in enumerate(spans):
             keys, last = span.stop - span.start, span is spans[-1]
             pairs_of_part = self.n * keys
             dQ = 2 * every * self.n * self.d * (not last)  # in float32
             dB = (4 * number - 2 * self.heads) * pairs_of_part
-            more = 2 * (number - self.heads) * pairs_of_part, dB + dQ
-            which = programs.ONWARD if at else programs.WITH_V
+            beside = programs.at_once(keys).tiling.blocks[SPAN] - keys  # of which the copy engine brings zeros
+            zeros = 2 * every * tiles * beside * 2 * self.d
+            more = 2 * (number - self.heads) * pairs_of_part + zeros, dB + dQ
+            which = programs.ONWARD if at else first
             yield from self._moved(which, programs.at_once(keys), self.sequences, keys, more)
 
     def call(self) -> None:

@@ -83,7 +83,8 @@ def run(source: str, x: dict[str, np.ndarray], seed: int, tokens: bool = False) 
     batch, R, heads, n_q, _ = x["Q"].shape
     n_k = x["K"].shape[3]
 
-    parts = parts_of(x)
+    behind = [(0, 0)] * 4 + [(0, -n_k % 8)]  # what lies behind a row, up to a group of 8 words, is for no one
+    parts, bias = parts_of(x), np.pad(x["bias"], behind, constant_values=100.0)
     shapes = {
         "dQ": x["Q"].shape,
         "dB": (batch, max(parts) + 1, heads, n_q, -(-n_k // 8) * 8),
@@ -92,13 +93,13 @@ def run(source: str, x: dict[str, np.ndarray], seed: int, tokens: bool = False) 
     def apart(shape: tuple[int, ...]) -> tuple[int, ...]:
         _, copies, h, n, width = shape
         wide = -(-width // 8) * 8
-        if tokens and shape not in (x["bias"].shape, shapes["dB"]):
+        if tokens and shape not in (bias.shape, shapes["dB"]):
             return copies * n * h * wide, n * h * wide, wide, h * wide, 1
         return copies * h * n * wide, h * n * wide, n * wide, wide, 1
 
     taken = re.findall(r"(\w+)_ptr", source.split("def run(")[1].split("):")[0])
     vectors = {name: each.reshape(batch * heads, R, n_q) for name, each in x.items() if name in ("L", "v")}
-    given = {name: vectors.get(name, x[name]) for name in taken}
+    given = {name: vectors.get(name, x[name]) for name in taken} | {"bias": bias}
     made, words = gluon_interpreter.run(
         source,
         given,
@@ -144,11 +145,13 @@ def test_values_words_and_no_race(data: Any, side: int, tokens: bool, form: str)
         SPAN: span,
         "b_c": side,
     }
-    padded = sizes | {"n_k": -(-n_k // 8) * 8}  # rows of dB are written in groups of 8 words
-    counted = moved_words(program(form), sizes) | {"dB": moved_words(program(), padded)["dB"]}
+    padded = sizes | {"n_k": -(-n_k // 8) * 8}  # rows of the bias and dB are moved in groups of 8 words
+    counted = moved_words(program(form), sizes) | {
+        name: moved_words(program(), padded)[name] for name in ("bias", "dB")
+    }
     assert counted.get("dQ_before", (0, 0)) == (R * n_q * d[0] * (form == "onward"), 0)
     more = sum(parts_of(x)) - batch * heads  # blocks that have some sequences of a head, beside the first one
-    again = {"bias": n_q * n_k * more, "dB": n_q * padded["n_k"] * more}
+    again = dict.fromkeys(("bias", "dB"), n_q * padded["n_k"] * more)
     for name, (read, written) in counted.items():
         moved = words["read", name], words["written", name]
         each = again.get(name, 0)

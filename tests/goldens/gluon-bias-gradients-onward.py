@@ -13,6 +13,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 tile_32 = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 32, 16]))
 tile_64 = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
 rows_32_by_4 = gl.constexpr(gl.DistributedLinearLayout([[0, 1], [0, 2], [4, 0], [8, 0]], [[0, 4], [0, 8], [0, 16], [1, 0], [2, 0]], [[16, 0], [32, 0]], [], [64, 32]))
+rows_64_by_2 = gl.constexpr(gl.DistributedLinearLayout([[0, 1], [0, 32], [2, 0], [4, 0], [8, 0]], [[0, 2], [0, 4], [0, 8], [0, 16], [1, 0]], [[16, 0], [32, 0]], [], [64, 64]))
 
 
 @gluon.jit
@@ -96,10 +97,10 @@ def dQ_dB_rows(w: gl.constexpr, dO_i, dO_i_full, dO_i_free, Q_i, K_j, V_j, v_i_r
         at_i = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, tile_64))
         dB = gl.full([64, 64], 0.0, gl.float32, tile_64)
         for k in gl.static_range(1):
-            at_j = (w + k) * 64 + gl.arange(0, 64, gl.SliceLayout(0, tile_64))
-            bias = gl.load(bias_at + at_i[:, None] * bias_row + at_j[None, :], mask=(at_i[:, None] < n_q) & (at_j[None, :] < n_k), other=0.0)
+            at_rows, at_columns = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, rows_64_by_2)), (w + k) * 64 + gl.arange(0, 64, gl.SliceLayout(0, rows_64_by_2))
+            bias = gl.load(bias_at + at_rows[:, None] * bias_row + at_columns[None, :], mask=(at_rows[:, None] < n_q) & (at_columns[None, :] < gl.cdiv(n_k, 8) * 8), other=0.0)
             bias = bias.to(gl.float32)
-            bias = gl.where(at_j[None, :] < n_k, gl.where((bias < -4.25e+37) & (bias != float("-inf")), -4.25e+37, bias) * 8.0, -float("inf"))
+            bias = gl.where(at_columns[None, :] < n_k, gl.where((bias < -4.25e+37) & (bias != float("-inf")), -4.25e+37, bias) * 8.0, -float("inf"))
             bias_of_all.index(w + k).store(bias)
         fence_async_shared()
         for r in range(first, behind):

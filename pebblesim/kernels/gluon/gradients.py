@@ -34,6 +34,7 @@ from pebblesim.kernels.terms import (
     ZERO,
     Held,
     Items,
+    Layout,
     Name,
     Number,
     Term,
@@ -199,7 +200,7 @@ class GradientsRoles(GradientsLoads):
 
     def __init__(self, setting: Setting, plan: Gradients) -> None:
         super().__init__(setting, plan)
-        self.reserve("bias_of_all", "at_j")
+        self.reserve("bias_of_all", "at_rows", "at_columns", "at_j")
         self.sums: list[Held] = []  # of dB, for each tile of keys
         self.operands: dict[ir.Tile, Term] = {}  # what products take from registers
         self.tile_now = 0
@@ -229,21 +230,26 @@ class GradientsRoles(GradientsLoads):
         if node is not self.plan.bias:
             self.values.mark(node.tile, loaded=True, cleared=True)  # what does not exist comes as 0
             return
-        columns, at = Name("at_j"), term("w") * self.plan.tiles + "k"
+        side, at = self.plan.side, term("w") * self.plan.tiles + "k"
+        layout = Layout.of_memory(side, 2)  # whole sectors, and shared memory without conflicts
+        down, across = (
+            call("arange", 0, length, call("SliceLayout", 1 - axis, layout)) for axis, length in enumerate((ROWS, side))
+        )
+        rows, columns = Name("at_rows").along("[:, None]"), Name("at_columns").along("[None, :]")
         held, scale = self.values.named(node.tile), self.values.factor
         (_, _, pitch) = self.setting.strides.of[node.tensor]
-        place = total([term(self.setting.of[node.tensor]), self._rows() * pitch, columns.along("[None, :]")])
+        place = total([term(self.setting.of[node.tensor]), rows * pitch, columns])
         left_out = constant(float("-inf") if scale > 0 else float("inf"))
 
-        def of_tile(queries: list[Term], there: list[Term]) -> list[st.Statement]:
+        def of_tile(exist: list[Term], there: list[Term]) -> list[st.Statement]:
             return [
-                st.Copy(held, node.tensor, place, all_of([*queries, *there]), NOTHING, line=node.line),
+                st.Copy(held, node.tensor, place, all_of(exist), NOTHING, line=node.line),
                 st.Map(held, held.to(Word("float32"))),
                 st.Map(held, only(divisible(held, scale) * (1.0 / scale), there, left_out)),
             ]
 
-        index = st.Let(("at_j",), (self._columns(at),))
-        body = index, *self._of_tile(at, of_tile), st.Put(Name("bias_of_all").index(at), held)
+        index = st.Let(("at_rows", "at_columns"), (term("part") * ROWS + down, at * side + across))
+        body = index, *self._of_tile(at, rows, columns, of_tile), st.Put(Name("bias_of_all").index(at), held)
         # with one fence for all of them, so that all loads are on their way at once
         self.say(st.For("k", ZERO, Number(self.plan.tiles), body, unrolled=True), st.Fence())
 
@@ -255,9 +261,10 @@ class GradientsRoles(GradientsLoads):
         return tile * side + call("arange", 0, side, call("SliceLayout", 0, self.scope.layout(side)))
 
     def _of_tile(
-        self, tile: Term, made: Callable[[list[Term], list[Term]], list[st.Statement]], group: int = 1
+        self, tile: Term, rows: Term, columns: Term, made: Callable[[list[Term], list[Term]], list[st.Statement]]
     ) -> list[st.Statement]:
-        """The statements for a tile of keys, of the predicates of its rows and columns that exist, in whole groups.
+        """The statements for a tile of keys, of the predicates of its rows and columns that memory has, these in groups
+        of 8 words, and of the columns that exist.
 
         Only tiles behind those that all lengths have ask for columns. Each warpgroup knows its own when it is compiled,
         so that most have no such predicates: texts that run once take as long as they are.
@@ -265,10 +272,9 @@ class GradientsRoles(GradientsLoads):
         if self.setting.even:
             return made([], [])
         queries, keys = (self.setting.size(rng.dim) for rng in (self.plan.own, self.plan.keys.range))
-        end = keys if group == 1 else call("cdiv", keys, group) * group
-        rows, whole = [self._rows() < queries], self.plan.whole
-        ragged = made(rows, [Name("at_j").along("[None, :]") < end])
-        return [st.When(tile < whole, tuple(made(rows, [])), tuple(ragged))] if whole else ragged
+        exist, whole = [rows < queries], self.plan.whole
+        ragged = made([*exist, columns < call("cdiv", keys, WORDS) * WORDS], [columns < keys])
+        return [st.When(tile < whole, tuple(made(exist, [])), tuple(ragged))] if whole else ragged
 
     # A sequence
 
@@ -423,18 +429,19 @@ class GradientsRoles(GradientsLoads):
 
     def _write_sums(self, node: ir.Write) -> None:
         """Write dB of each tile of keys: four threads write 8 words of a row, a sector, whole at its end, too."""
-        (_, _, pitch), columns = self.setting.strides.of[node.tensor], Name("at_j")
-        place = total([term(self.setting.of[node.tensor]), self._rows() * pitch, columns.along("[None, :]")])
+        (_, _, pitch), columns = self.setting.strides.of[node.tensor], Name("at_j").along("[None, :]")
+        rows = self._rows()
+        place = total([term(self.setting.of[node.tensor]), rows * pitch, columns])
         for number, held in enumerate(self.sums):
             tile, value = (
                 term("w") * self.plan.tiles + number,
                 held.to(f"{self.setting.of[node.tensor]}.dtype.element_ty"),
             )
 
-            def stored(queries: list[Term], keys: list[Term], value: Term = value) -> list[st.Statement]:
-                return [st.Store(node.tensor, place, value, all_of([*queries, *keys]), line=node.line)]
+            def stored(exist: list[Term], there: list[Term], value: Term = value) -> list[st.Statement]:
+                return [st.Store(node.tensor, place, value, all_of(exist), line=node.line)]
 
-            self.say(st.Let(("at_j",), (self._columns(tile),)), *self._of_tile(tile, stored, WORDS))
+            self.say(st.Let(("at_j",), (self._columns(tile),)), *self._of_tile(tile, rows, columns, stored))
 
 
 def _divided(rows: Term, sequences: Term) -> list[str]:
