@@ -144,11 +144,8 @@ def attention(
         options = is_causal, scale, enable_gqa, window, align, softcap, workspace, same_bits, dropout_p, fallback
         beside = cu_seqlens, key_padding_mask, key_ranges, sinks, bias
         call, known = eager.known_of(query, key, value, beside, (*options, return_lse))
-        if known is not None and bias is not None:
-            out, lse = with_bias((query, key, value), bias, known.family.options, return_lse, known)
-            return (out, lse) if return_lse else out
         if known is not None:
-            return _plain(query, key, value, sinks, known.family.options, return_lse, known, masks_of)
+            return _known(query, key, value, sinks, bias, return_lse, known, masks_of)
     if bias is not None or attn_mask is not None:
         checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
         added = {"bias": bias, "attn_mask": attn_mask, "sinks": sinks, "masks_of": masks_of, "dropout_p": dropout_p}
@@ -207,6 +204,23 @@ def _cast(tensors: tuple[Tensor, ...], compute_dtype: torch.dtype | None) -> tup
     return tuple(
         each.to(compute_dtype) if each.is_floating_point() and each.dtype != stays else each for each in tensors
     )
+
+
+def _known(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sinks: Tensor | None,
+    bias: Tensor | None,
+    return_lse: bool,
+    known: Known,
+    masks_of: dict[str, Any],
+) -> Any:
+    """A call as one before it, which was checked."""
+    if bias is None:
+        return _plain(query, key, value, sinks, known.family.options, return_lse, known, masks_of)
+    out, lse = with_bias((query, key, value), bias, known.family.options, return_lse, known)
+    return (out, lse) if return_lse else out
 
 
 def _plain(

@@ -366,6 +366,14 @@ def test_a_gradient_at_odd_bytes_is_pythons(toy: Toy) -> None:
     assert len(toy.by_python) == 1
 
 
+def test_a_gradient_may_be_part_of_a_wider_tensor(toy: Toy) -> None:
+    """As that of a result which is put beside another one: it reaches over more memory than O."""
+    for _ in range(3):
+        x, grad = toy.inputs(), torch.randn(2, 3, 4, 12)[..., :5]
+        same(torch.autograd.grad(toy(*x), x, grad), right(x, grad))
+    assert len(toy.by_python) == 1
+
+
 def test_memory_that_is_short_and_refusals_of_the_driver(toy: Toy) -> None:
     x, grad = toy.inputs(), torch.randn(toy.shape)
     out = toy(*x)

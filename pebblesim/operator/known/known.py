@@ -104,7 +104,7 @@ class Known:
         if self.strides is None:
             order = self.family.order
             self.strides = out.stride() if order is None else _dense(out.shape, order)
-        return out if self.strides == out.stride() else out.as_strided(out.shape, self.strides)
+        return out if self.strides == out.stride() else out.new_empty_strided(out.shape, self.strides)
 
     def expect(self, strides: tuple[int, ...]) -> None:
         """Prepare for other gradients of O from now on, and other lengths for the same order of axes in memory."""
@@ -219,12 +219,12 @@ class Forward(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Those of O as the call has it."""
+        """The sizes of O as the call has it."""
         assert self.given[0] is not None
         return *self.given[0].shape[:-1], self.results[0].shape[-1]
 
     def saved_as_given(self) -> tuple[Tensor | None, ...] | None:
-        """What is saved, as the call has it; None if an input was copied, or if more than O is wanted."""
+        """Return what is saved, as the call has it; None if an input was copied, or if more than O is wanted."""
         if self.places is None:
             return None
         found, inputs = list[Tensor | None](), len(self.given)

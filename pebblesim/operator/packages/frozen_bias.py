@@ -22,5 +22,14 @@ def attention_with_bias(matrices: Any, given: Mapping[str, Any], *others: Any) -
     raise UsageError(_none(given))
 
 
+def with_bias(*given: Any) -> Any:
+    """Refuse a bias; as `with_bias.with_bias`, which computes calls that are known. In a package no such call is.
+
+    Raises:
+        UsageError: always.
+    """
+    raise UsageError(_none({"bias": given}))
+
+
 def _none(given: Mapping[str, Any]) -> str:
     return f"this package has no kernels for {'attn_mask' if given['bias'] is None else 'bias'}; leave it out."

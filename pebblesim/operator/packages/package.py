@@ -34,6 +34,7 @@ REPLACED = {
     ("pebblesim.language.masks", "Band"): (FROZEN, "Band"),
     ("pebblesim.language.masks", "Mask"): (FROZEN, "Band"),
     (f"{HOME}bias.with_bias", "attention_with_bias"): (f"{HOME}packages.frozen_bias", "attention_with_bias"),
+    (f"{HOME}bias.with_bias", "with_bias"): (f"{HOME}packages.frozen_bias", "with_bias"),
     (f"{HOME}bias.with_bias", "why_not_with_bias"): (f"{HOME}packages.frozen_bias", "why_not_with_bias"),
     (f"{HOME}public", "attention"): (f"{HOME}packages.frozen_attention", "attention"),
 }
