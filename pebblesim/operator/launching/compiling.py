@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import cache
 from inspect import getclosurevars
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -103,9 +103,13 @@ def begin() -> Future[None]:
 
     ready: Future[None] = Future()
 
+    def load() -> None:
+        with suppress(Exception):  # as below
+            assert driver.active is not None
+
     def made() -> None:
         with suppress(Exception):  # then the first launch says what is wrong
-            loading = threading.Thread(target=partial(getattr, driver, "active"), daemon=True)
+            loading = threading.Thread(target=load, daemon=True)
             loading.start()
             cache_of_triton.triton_key()
             loading.join()
