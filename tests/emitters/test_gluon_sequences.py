@@ -76,12 +76,14 @@ def run(
     program = past(of_queries(side) if way == "forward" else of_keys(side))
     source, sizes = written(program, n_q, n_k, side, **how)
     name, rows = ("bias", bias) if way == "forward" else ("bias_T", np.swapaxes(bias, -1, -2))
-    whole = np.broadcast_to(rows[:, None], (groups, sequences, *rows.shape[1:]))
+    across = -(-rows.shape[-1] // 8) * 8
+    behind = [(0, 0)] * 3 + [(0, across - rows.shape[-1])]  # up to a group of 8 words, and for no one
+    padded = np.pad(rows, behind, constant_values=100.0)
+    whole = np.broadcast_to(padded[:, None], (groups, sequences, *padded.shape[1:]))
     numbers = {each: true[each].reshape(batch * heads, n_q) for each in ("L", "v")}
     given = {"Q": Q, "K": K, "V": V, "dO": dO, **numbers, name: whole}
     given = {each: given[each] for each in program.tensors if each in program.inputs}
     strides = {each: tuple(np.cumprod([1, *x.shape[:0:-1]])[::-1]) for each, x in given.items() if x.ndim == 4}
-    across = -(-rows.shape[-1] // 8) * 8
     strides[name] = (heads * rows.shape[-2] * across, 0, rows.shape[-2] * across, across, 1)
     made = {each: true[each] for each in program.outputs if true[each].ndim == 4}
     results = {each: (x.shape, tuple(np.cumprod([1, *x.shape[:0:-1]])[::-1])) for each, x in made.items()}
@@ -103,8 +105,7 @@ def run(
     every = groups * heads * sequences
     each = max(-(-every // max(3 // tiles, 1)), streams)  # of a block: the interpreter's card has three multiprocessors
     again = [at for at in range(each, every, each) if at % sequences]  # blocks begin with a head that others have, too
-    more = len(again) * rows.shape[-2] * rows.shape[-1]
-    assert words["read", name] == own + more
+    assert words["read", name] == (groups * heads + len(again)) * rows.shape[-2] * across
     words["read", name] = own
     assert +words == +counted
     return words
