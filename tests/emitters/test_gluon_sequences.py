@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections import Counter
+from itertools import product
 from typing import Any
 
 import gluon_interpreter
@@ -144,6 +147,25 @@ def test_a_bias_that_is_too_long_for_float32_stays_in_16_bits() -> None:
     assert "bias_rows = gl.allocate_shared_memory(gl.float16, [16, 64, 64], order_64)" in long
     assert "bias_rows.index(j).load(tile_64), is_async" in short
     assert f"bias_rows.index(j).load(tile_64).to(gl.float32) * {1 / SCALE}, is_async" in long
+
+
+@pytest.mark.parametrize("side", [16, 64, 128])
+@pytest.mark.parametrize("n", [256, 250])
+def test_no_two_loads_of_a_warp_ask_for_the_same_sector_of_the_bias(side: int, n: int) -> None:
+    """A thread reads 8 words at once, as predicates are those of 8 words, too; a sector has 16."""
+    text = written(past(of_keys(side)), n, n, side)[0].text
+    (name,) = re.findall(r"at_columns = .*SliceLayout\(0, (\w+)\)", text)
+    (bases,) = re.findall(rf"^{name} = gl.constexpr\(gl.DistributedLinearLayout\((.*)\)\)", text, re.M)
+    registers, lanes, warps, _, _ = ast.literal_eval(bases)
+    assert registers[:3] == [[0, 1], [0, 2], [0, 4]]
+    loads, spots = ([*product(*(((0, 0), tuple(base)) for base in of))] for of in ([*registers[3:], *warps], lanes))
+    sectors = Counter[tuple[int, int]]()
+    for load in loads:
+        places = (map(sum, zip(*load, *spot, (0, 0), strict=True)) for spot in spots)
+        sectors.update({(row, column // 16) for row, column in places})
+    assert sectors == Counter(product(range(64), range(side // 16)))
+    mask = "(at_rows[:, None] < n_k) & (at_columns[None, :] < gl.cdiv(n_q, 8) * 8)"
+    assert re.findall("entries = .*mask=(.*), other", text) == [mask] * (n == 250)
 
 
 @pytest.mark.parametrize("program", [of_queries(64), of_keys(64)])
