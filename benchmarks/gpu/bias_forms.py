@@ -35,6 +35,10 @@ AT_A_TIME = 12
 """Forms that are compiled at a time."""
 
 TILE = "tile_{0} = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {0}, 16]))\n"
+ROWS_64 = (
+    "rows_64 = gl.constexpr(gl.DistributedLinearLayout([[0, 1], [0, 2], [0, 4], [0, 32], [8, 0]], "
+    "[[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]], [], [64, 64]))\n"
+)
 SCALE = D**-0.5
 
 
@@ -102,13 +106,15 @@ def in_tiles_of(text: str, room: str, before: int, side: int) -> str:
     places = [(0, 1), (8, 0), (0, 2), (0, 4), (1, 0), (2, 0), (4, 0), (16, 0), (32, 0)]
     places += [(0, 1 << bit) for bit in range(3, side.bit_length() - 1)]
     order = f"order_{side} = gl.constexpr(gl.SharedLinearLayout({[list(each) for each in places]}))\n"
-    new = TILE.format(side) * (f"tile_{side} = " not in text) + order
-    made = changed(text, "rows_32 = gl.const", new + "rows_32 = gl.const")
+    layouts = {"tile": TILE.format(side), "rows": ROWS_64}
+    new = "".join(layout for name, layout in layouts.items() if f"{name}_{side} =" not in text)
+    made = changed(text, "rows_32 = gl.const", new + order + "rows_32 = gl.const")
     for old, new in (
         (f"for tile in range(w, {N // before}, 3):", f"for tile in range(w, {N // side}, 3):"),
-        (f"tile * {before} + gl.arange(0, {before}, gl.SliceLayout(0, tile_{before}))",
-         f"tile * {side} + gl.arange(0, {side}, gl.SliceLayout(0, tile_{side}))"),
+        (f"* {before} + gl.arange(0, {before}, gl.SliceLayout(0, rows_{before}))",
+         f"* {side} + gl.arange(0, {side}, gl.SliceLayout(0, rows_{side}))"),
         (f"[{N // before}, 64, {before}], order_{before})", f"[{N // side}, 64, {side}], order_{side})"),
+        (f"SliceLayout(1, rows_{before})", f"SliceLayout(1, rows_{side})"),
         (f"SliceLayout(1, tile_{before})", f"SliceLayout(1, tile_{side})"),
         (f"DotOperandLayout(0, tile_{before}, 2)", f"DotOperandLayout(0, tile_{side}, 2)"),
     ):  # fmt: skip

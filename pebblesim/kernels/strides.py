@@ -34,6 +34,11 @@ RESULTS = "results"
 """The argument of `run` that has the matrices to be written, by name."""
 
 
+def whole_groups(words: Term) -> Term:
+    """The words of a row with those behind it that memory has: whole groups of `WORDS`."""
+    return call("cdiv", words, WORDS) * WORDS
+
+
 @dataclass(frozen=True, eq=False)
 class Strides:
     """The matrices with strides of their own.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections import Counter
+from itertools import product
 from typing import Any
 
 import gluon_interpreter
@@ -76,12 +79,14 @@ def run(
     program = past(of_queries(side) if way == "forward" else of_keys(side))
     source, sizes = written(program, n_q, n_k, side, **how)
     name, rows = ("bias", bias) if way == "forward" else ("bias_T", np.swapaxes(bias, -1, -2))
-    whole = np.broadcast_to(rows[:, None], (groups, sequences, *rows.shape[1:]))
+    across = -(-rows.shape[-1] // 8) * 8
+    behind = [(0, 0)] * 3 + [(0, across - rows.shape[-1])]  # up to a group of 8 words, and for no one
+    padded = np.pad(rows, behind, constant_values=100.0)
+    whole = np.broadcast_to(padded[:, None], (groups, sequences, *padded.shape[1:]))
     numbers = {each: true[each].reshape(batch * heads, n_q) for each in ("L", "v")}
     given = {"Q": Q, "K": K, "V": V, "dO": dO, **numbers, name: whole}
     given = {each: given[each] for each in program.tensors if each in program.inputs}
     strides = {each: tuple(np.cumprod([1, *x.shape[:0:-1]])[::-1]) for each, x in given.items() if x.ndim == 4}
-    across = -(-rows.shape[-1] // 8) * 8
     strides[name] = (heads * rows.shape[-2] * across, 0, rows.shape[-2] * across, across, 1)
     made = {each: true[each] for each in program.outputs if true[each].ndim == 4}
     results = {each: (x.shape, tuple(np.cumprod([1, *x.shape[:0:-1]])[::-1])) for each, x in made.items()}
@@ -103,8 +108,7 @@ def run(
     every = groups * heads * sequences
     each = max(-(-every // max(3 // tiles, 1)), streams)  # of a block: the interpreter's card has three multiprocessors
     again = [at for at in range(each, every, each) if at % sequences]  # blocks begin with a head that others have, too
-    more = len(again) * rows.shape[-2] * rows.shape[-1]
-    assert words["read", name] == own + more
+    assert words["read", name] == (groups * heads + len(again)) * rows.shape[-2] * across
     words["read", name] = own
     assert +words == +counted
     return words
@@ -143,6 +147,25 @@ def test_a_bias_that_is_too_long_for_float32_stays_in_16_bits() -> None:
     assert "bias_rows = gl.allocate_shared_memory(gl.float16, [16, 64, 64], order_64)" in long
     assert "bias_rows.index(j).load(tile_64), is_async" in short
     assert f"bias_rows.index(j).load(tile_64).to(gl.float32) * {1 / SCALE}, is_async" in long
+
+
+@pytest.mark.parametrize("side", [16, 64, 128])
+@pytest.mark.parametrize("n", [256, 250])
+def test_no_two_loads_of_a_warp_ask_for_the_same_sector_of_the_bias(side: int, n: int) -> None:
+    """A thread reads 8 words at once, as predicates are those of 8 words, too; a sector has 16."""
+    text = written(past(of_keys(side)), n, n, side)[0].text
+    (name,) = re.findall(r"at_columns = .*SliceLayout\(0, (\w+)\)", text)
+    (bases,) = re.findall(rf"^{name} = gl.constexpr\(gl.DistributedLinearLayout\((.*)\)\)", text, re.M)
+    registers, lanes, warps, _, _ = ast.literal_eval(bases)
+    assert registers[:3] == [[0, 1], [0, 2], [0, 4]]
+    loads, spots = ([*product(*(((0, 0), tuple(base)) for base in of))] for of in ([*registers[3:], *warps], lanes))
+    sectors = Counter[tuple[int, int]]()
+    for load in loads:
+        places = (map(sum, zip(*load, *spot, (0, 0), strict=True)) for spot in spots)
+        sectors.update({(row, column // 16) for row, column in places})
+    assert sectors == Counter(product(range(64), range(side // 16)))
+    mask = "(at_rows[:, None] < n_k) & (at_columns[None, :] < gl.cdiv(n_q, 8) * 8)"
+    assert re.findall("entries = .*mask=(.*), other", text) == [mask] * (n == 250)
 
 
 @pytest.mark.parametrize("program", [of_queries(64), of_keys(64)])

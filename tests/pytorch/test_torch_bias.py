@@ -149,13 +149,24 @@ def by_interpreter(patch: Any) -> Iterator[None]:
     launches._loaded.cache_clear()
 
 
+def in_groups_of_8(words: int) -> int:
+    """The words of a row, up to a group of 8."""
+    return -(-words // 8) * 8
+
+
 def module_of(text: str) -> Any:
     """A module with this source, the `run` of which is interpreted."""
 
     def room(name: str, x: Any) -> tuple[int, ...]:
         """The shape of a result; rows of dB are written in groups of 8 words."""
-        wide = 8 if name == "dB" else 1
-        return *x.shape[:-1], -(-x.shape[-1] // wide) * wide
+        return *x.shape[:-1], in_groups_of_8(x.shape[-1]) if name == "dB" else x.shape[-1]
+
+    def there(name: str, x: Any) -> Any:
+        """What kernels may read: of a bias also what lies behind a row, up to a group of 8 words, and is for no one."""
+        if x.dtype == torch.int32:
+            return x.numpy()
+        behind = in_groups_of_8(x.shape[-1]) - x.shape[-1] if name in ("bias", "bias_T") else 0
+        return torch.nn.functional.pad(x.detach().double(), (0, behind), value=100.0).numpy()
 
     def run(*given: Any, results: dict[str, Any], dL: Any = None, **ranges: Any) -> dict[str, Any]:
         names = text.split("def run(")[1].split(",")
@@ -166,10 +177,7 @@ def module_of(text: str) -> Any:
         strides = {name: each.stride() for name, each in named.items() if each.dim() > 3}
         found, words = triton_interpreter.run(
             text,
-            {
-                name: (each if each.dtype == torch.int32 else each.detach().double()).numpy()
-                for name, each in named.items()
-            },
+            {name: there(name, each) for name, each in named.items()},
             str(named["dO" if "dO" in named else "Q"].dtype).removeprefix("torch."),
             shift=None if dL is None else dL.numpy(),
             others=gluon_interpreter.MODULES if "warp_specialize" in text else None,
@@ -297,7 +305,7 @@ def test_keys_that_an_infinite_bias_leaves_out(interpreted: None, number: int, m
 
 def moved_by(which: int, made: Any, sizes: dict[str, int]) -> dict[str, tuple[int, int]]:
     """Words that the program of a pass reads and writes of each tensor; rows of dB are written in groups of 8 words."""
-    program, groups_of_8 = programs_of_bias.program(which, made), sizes | {"n_k": -(-sizes["n_k"] // 8) * 8}
+    program, groups_of_8 = programs_of_bias.program(which, made), sizes | {"n_k": in_groups_of_8(sizes["n_k"])}
     moved, whole = (moved_words(program, each) for each in (sizes, groups_of_8))
     return moved | ({"dB": whole["dB"]} if "dB" in whole else {})
 
@@ -368,7 +376,7 @@ def test_kernels_move_the_words_that_are_counted(interpreted: None, form: str, p
         pairs = heads * n_q * n_k
         assert counted["read", "bias"] == pairs * (2 * batches + 1)
         assert counted["read", "bias_T"] == pairs * batches
-        assert counted["written", "dB"] == heads * n_q * -(-n_k // 8) * 8
+        assert counted["written", "dB"] == heads * n_q * in_groups_of_8(n_k)
     assert shared
 
 
@@ -404,8 +412,9 @@ def test_dQ_and_dB_by_one_kernel(
         of_heads = [range(head * whole, (head + 1) * whole) for head in range(heads * groups)]
         parts = sum(len({at // each for at in one}) for one in of_heads)
         parts = heads * groups if heads * groups <= 3 else parts  # a block for each head
-        assert WORDS["read", "bias"] == pairs * batches + n_q * n_k * parts
-        assert WORDS["written", "dB"] == n_q * -(-n_k // 8) * 8 * parts  # rows of whole groups of 8
+        of_parts = n_q * in_groups_of_8(n_k) * parts
+        assert WORDS["read", "bias"] == pairs * batches + of_parts
+        assert WORDS["written", "dB"] == of_parts
         assert WORDS["written", "dQ"] == heads * n_q * 16 * batches * number
         assert WORDS["read", "dQ_before"] == heads * n_q * 16 * batches * (number - 1)
 
@@ -435,7 +444,7 @@ def stayed(n_q: int, n_k: int, batches: int, sharing: int) -> dict[str, int]:
         every, tiles = 2 * batches, -(-rows // 64)
         each = max(-(-every // max(3 // tiles, 1)), 3)  # of a block: the interpreter's card has three multiprocessors
         begun = {*range(0, every, sharing), *range(0, every, each)}
-        words[name] = len(begun) * rows * columns
+        words[name] = len(begun) * rows * in_groups_of_8(columns)
     return words
 
 

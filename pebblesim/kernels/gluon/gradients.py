@@ -27,7 +27,7 @@ from pebblesim.kernels.gluon.scope import RowsValues
 from pebblesim.kernels.passes.bias import divisible
 from pebblesim.kernels.passes.sequences import SEQUENCES
 from pebblesim.kernels.products import factors, products
-from pebblesim.kernels.strides import WORDS
+from pebblesim.kernels.strides import WORDS, whole_groups
 from pebblesim.kernels.terms import (
     NOTHING,
     ONE,
@@ -273,7 +273,7 @@ class GradientsRoles(GradientsLoads):
             return made([], [])
         queries, keys = (self.setting.size(rng.dim) for rng in (self.plan.own, self.plan.keys.range))
         exist, whole = [rows < queries], self.plan.whole
-        ragged = made([*exist, columns < call("cdiv", keys, WORDS) * WORDS], [columns < keys])
+        ragged = made([*exist, columns < whole_groups(keys)], [columns < keys])
         return [st.When(tile < whole, tuple(made(exist, [])), tuple(ragged))] if whole else ragged
 
     # A sequence

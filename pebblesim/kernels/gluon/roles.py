@@ -162,14 +162,18 @@ class Roles(Grid):
     def tile(self) -> list[st.Statement]:
         """The statements of a tile, without indices that nothing uses."""
         with self.apart() as made:
-            note, rows = f"these {ROWS} rows of tile {self.number}", self.number * self.plan.warpgroups + "w"
-            if self.plan.shares > 1:
-                note, rows = f"these {ROWS} rows, of which the warpgroup has columns", self.number
+            note, rows = self.own_rows()
             self.say(*self.scope.met_by_all())
             self.say(st.Let(("part",), (rows,), note), *self.scope.named(self.plan.own, Name("part")))
             self.body(self.scope.launch.block)
         used = {each.id for statement in within(made) for each in terms_of(statement) if isinstance(each, Name)}
         return _without_unused(made, used)
+
+    def own_rows(self) -> tuple[str, Term]:
+        """What is said of the 64 rows of a warpgroup, and their number."""
+        if self.plan.shares > 1:
+            return f"these {ROWS} rows, of which the warpgroup has columns", self.number
+        return f"these {ROWS} rows of tile {self.number}", self.number * self.plan.warpgroups + "w"
 
     def addresses(self, setting: Setting, tensors: list[ir.Tensor]) -> list[st.Statement]:
         """Where the rows of the block's head begin, of tensors that threads move; `setting`: of all blocks."""

@@ -14,20 +14,21 @@ from pebblesim.kernels.gluon.block import ROWS, Block, Buffer, filled, freed
 from pebblesim.kernels.gluon.boxes import HEADS
 from pebblesim.kernels.gluon.consumer import Consumer
 from pebblesim.kernels.passes.bias import divisible
-from pebblesim.kernels.strides import WORDS
+from pebblesim.kernels.strides import WORDS, whole_groups
 from pebblesim.kernels.terms import (
     MINUS_INFINITY,
     ONE,
     ZERO,
     Held,
+    Layout,
     Name,
     Number,
     Term,
     Word,
-    all_of,
     call,
     maximum,
     minimum,
+    only,
     term,
     total,
     wide,
@@ -41,6 +42,11 @@ TAKEN = "several each all_of_them begin end matrix r group batch again at_rows a
 
 GROUP = Name("w")
 """The number of a warpgroup: of its slots of what stays, too."""
+
+
+def again_in(loop: str) -> Term:
+    """0, as a number of each iteration of a loop: what depends on it does not stay in registers in the other loops."""
+    return minimum(loop, 0)
 
 
 class SequencesRoles(Consumer):
@@ -140,34 +146,42 @@ class SequencesRoles(Consumer):
             st.For("matrix", term("begin") // several, call("cdiv", "end", several), tuple(of_rows)),
         ]
 
+    def own_rows(self) -> tuple[str, Term]:
+        """As for the others, in each sequence anew: else where they are written stays in registers, and these spill."""
+        return "the 64 rows of the block, for a sequence of the warpgroup", self.number + again_in("r")
+
     def kept(self) -> list[st.Statement]:
-        """The statements that put the block's rows of the bias into shared memory, some tiles for each warpgroup."""
+        """The statements that put the block's rows of the bias into shared memory, some tiles for each warpgroup.
+
+        Threads read 16 bytes at once: what one load leaves of a sector may have left L1 when another one asks for it.
+        """
         stays, setting, plan = self.stays, self.setting, self.plan
-        layout, bias = self.scope.layout(stays.side), stays.read.tensor
+        layout, bias = Layout.of_memory(stays.side), stays.read.tensor
         batch, head, row = setting.strides.of[bias]
         start = Name(f"{bias.name}_ptr") + wide("group") * batch * WORDS + wide("key_head") * head
-        down, across = Name("at_rows"), Name("at_columns")
         indices = [
             call("arange", 0, side, call("SliceLayout", 1 - axis, layout))
             for axis, side in enumerate((ROWS, stays.side))
         ]
-        places = total([start, down.along("[:, None]") * row, across.along("[None, :]")])
+        rows, across = Name("at_rows").along("[:, None]"), Name("at_columns").along("[None, :]")
         own, columns = (setting.size(rng.dim) for rng in (plan.own, plan.loop.range))
-        there = all_of([down.along("[:, None]") < own, across.along("[None, :]") < columns])
-        loaded = call("load", places, mask=there, other=MINUS_INFINITY)
+        edge, there = dict[str, Term](), list[Term]()
+        if not setting.even:
+            edge = {"mask": (rows < own) & (across < whole_groups(columns)), "other": MINUS_INFINITY}
+            there = [across < columns]
+        loaded = call("load", total([start, rows * row, across]), **edge).to(Word("float32"))
         entries = divisible(Name("entries"), self.scale, self.kind)
         kept = entries * (1.0 / self.scale) if stays.wide else entries.to(Word(self.kind))
         tile = [
-            st.Let(("at_columns",), (term("tile") * stays.side + indices[1],)),
-            st.Let(("entries",), (loaded.to(Word("float32")),)),
+            st.Let(("at_columns",), ((term("tile") + again_in("matrix")) * stays.side + indices[1],)),
+            st.Let(("entries",), (only(loaded, there, MINUS_INFINITY),)),
             *st.put(Name(stays.room).index("tile"), kept),
         ]
-        rows = self.number + minimum("matrix", 0)  # another one of each head: else its predicates stay in registers
         full, again = filled(stays.room, 0), (term("matrix") - term("begin") // "several") & 1
         return [
             st.Let(("again",), (again,)),
             st.Wait(freed(stays.room, 0), term("again") ^ 1),
-            st.Let(("at_rows",), (rows * ROWS + indices[0],)),
+            st.Let(("at_rows",), ((self.number + again_in("matrix")) * ROWS + indices[0],)),
             st.For("tile", GROUP, Number(stays.tiles), tuple(tile), step=Number(plan.warpgroups)),
             st.Arrive(full),
             st.Wait(full, term("again")),
