@@ -306,7 +306,7 @@ VECTORS = {"v_ptr", "L_ptr", "L_in_rows_ptr", "sums_v_ptr", "sums_L_ptr"}
 
 def summing(text: str, name: str) -> str:
     """A module that launches its last kernel with the blocks that sum, and not without them."""
-    return re.sub(r"    if sums_of_sinks is None:.*_and_sums\[\(grid", f"    {name}_and_sums[(grid", text, flags=re.S)
+    return re.sub(r"    if sums_of_sinks is None:.*_and_sums\[", f"    {name}_and_sums[", text, flags=re.S)
 
 
 @pytest.mark.slow

@@ -1,8 +1,9 @@
-"""The gradient of sinks: the sums over queries of -exp(s - L) v, by blocks beside those of the last launch of a pass.
+"""The gradient of sinks: the sums over queries of -exp(s - L) v, by blocks of the last launch of a pass.
 
 v are the row sums of dO ∘ O, less the gradient of L, which an earlier launch writes. A launch of its own would take the
 host and the card some microseconds, in which nothing else runs. So the last kernel of a backward pass has a second
-form: its grid has more blocks behind those that it had, and each of them sums for one head.
+form, in which some of its blocks sum for a head, each before its own tile. These are the ones in the middle of the grid:
+they begin when the longest tiles are computed, and behind them others follow, so that nothing waits for them in the end.
 """
 
 from __future__ import annotations
@@ -25,19 +26,21 @@ L and as rows of v have them, words from row to row of both, and from the sinks 
 
 SUM = """
 @{jit}
-def sum_of_sinks(v, L, s, made, head, group, {numbers}, SIDE: {tl}.constexpr):
-    heads, first_batch = kv_heads * shared, group * (queries // n)
+def sum_of_sinks(v, L, s, made, number, {numbers}, SIDE: {tl}.constexpr):
+    heads = kv_heads * shared
+    head, group = number % heads, number // heads
+    first_batch = group * (queries // n)
     v += (head // each).to({tl}.int64) * v_row + head % each
     L += (head // shared).to({tl}.int64) * L_row + head % shared
     v_of_batch, L_of_batch = (heads // each).to({tl}.int64) * v_row, kv_heads.to({tl}.int64) * L_row
     sink = {tl}.minimum({tl}.load(s + group * apart + head).to({tl}.float32) * {to_base_2}, {highest})
     total = {tl}.full([SIDE], 0.0, {tl}.float32{layout})
     for first in range(0, queries, SIDE):
-        number = first + {tl}.arange(0, SIDE{layout})
-        inside = number < queries
-        batch = (number.to({tl}.float32) / n).to({tl}.int32)  # off by one at most; of integers it would take longer
-        batch += {tl}.where(batch * n > number, -1, {tl}.where((batch + 1) * n <= number, 1, 0))
-        i, batch = number - batch * n, (first_batch + batch).to({tl}.int64)
+        query = first + {tl}.arange(0, SIDE{layout})
+        inside = query < queries
+        batch = (query.to({tl}.float32) / n).to({tl}.int32)  # off by one at most; of integers it would take longer
+        batch += {tl}.where(batch * n > query, -1, {tl}.where((batch + 1) * n <= query, 1, 0))
+        i, batch = query - batch * n, (first_batch + batch).to({tl}.int64)
         less = {tl}.load(v + batch * v_of_batch + i * each, mask=inside, other=0.0)
         of_query = {tl}.load(L + batch * L_of_batch + i * shared, mask=inside, other=0.0)
         share = {tl}.where(of_query == float("-inf"), 0.0, {tl}.exp2(sink - of_query))
@@ -50,21 +53,18 @@ BESIDE = """
 
 
 @{language}.jit(do_not_specialize=[{general}])
-def {name}{and_sums}({given}, sums_v_ptr, sums_L_ptr, sums_s_ptr, sums_made_ptr, sums_more, {numbers}):
-    sums_number = {tl}.program_id(0) - ({tl}.num_programs(0) - sums_more)
-    if sums_number >= 0:
-        sums_number = sums_number * {tl}.num_programs(2) + {tl}.program_id(2)
-        sums_number = sums_number * {tl}.num_programs(1) + {tl}.program_id(1)
-        sums_heads = sums_kv_heads * sums_shared
-        sums_head, sums_group = sums_number % sums_heads, sums_number // sums_heads
-        if sums_group < sums_groups:
-            sum_of_sinks(sums_v_ptr, sums_L_ptr, sums_s_ptr, sums_made_ptr, sums_head, sums_group, {taken}, {side})
-    else:
-        {name}_alone({given})
+def {name}{and_sums}({given}, sums_v_ptr, sums_L_ptr, sums_s_ptr, sums_made_ptr, {numbers}):
+    sums_blocks = {tl}.num_programs(0) * {tl}.num_programs(1) * {tl}.num_programs(2)
+    sums_block = {tl}.program_id(2) * {tl}.num_programs(1) + {tl}.program_id(1)
+    sums_block = sums_block * {tl}.num_programs(0) + {tl}.program_id(0)
+    sums_first = (sums_block + sums_blocks - sums_blocks // 2) % sums_blocks  # those in the middle sum
+    for sums_number in range(sums_first, sums_groups * sums_kv_heads * sums_shared, sums_blocks):
+        sum_of_sinks(sums_v_ptr, sums_L_ptr, sums_s_ptr, sums_made_ptr, sums_number, {taken}, {side})
+    {name}_alone({given})
 """
 
 
-LANGUAGES = {"triton": ("tl", ""), "gluon": ("gl", ", gl.BlockedLayout([4], [32], [4], [0])")}
+LANGUAGES = {"triton": ("tl", ""), "gluon": ("gl", ", gl.BlockedLayout([1], [32], [4], [0])")}
 """The names of languages in the text, and what their vectors of `SIDE` numbers are told besides."""
 
 
@@ -76,13 +76,13 @@ def sum_of_sinks(language: str) -> str:
 
 
 def beside(plain: Launching) -> str:
-    """The form of the last kernel that has more blocks, which sum, behind the function that these call.
+    """The form of the last kernel whose blocks sum, too, behind the function that these call.
 
     The kernel has a second name for it, since what launches kernels takes the place of the first one.
 
     `plain`: the launch of the kernel.
     """
-    own = ["sums_more", "sums_groups", *(f"sums_{each}" for each in NUMBERS)]
+    own = ["sums_groups", *(f"sums_{each}" for each in NUMBERS)]
     made = BESIDE.format(
         language=plain.language,
         tl=LANGUAGES[plain.language][0],
@@ -90,8 +90,8 @@ def beside(plain: Launching) -> str:
         name=plain.name,
         and_sums=AND_SUMS,
         given=", ".join(plain.given),
-        numbers=", ".join(own[1:]),
-        taken=", ".join(own[2:]),
+        numbers=", ".join(own),
+        taken=", ".join(own[1:]),
         side=SIDE,
     )
     return sum_of_sinks(plain.language) + "\n" + made
@@ -106,17 +106,16 @@ def launched_beside(plain: Launching, n_q: str, shared: int, v: str, L: str) -> 
         shared: heads that share keys.
     """
     *before, alone = plain.lines
-    given = ", ".join([*plain.given, v, L, "sinks", "sums", "more", "groups", "*numbers", "*strides"])
+    given = ", ".join([*plain.given, v, L, "sinks", "sums", "groups", "*numbers", "*strides"])
     n = f"{n_q} // {shared}"
     return [
         *before,
         f"    if {SUMS_OF} is None:",
         f"    {alone}",
         "    else:",
-        f"        grid, (sinks, sums) = ({plain.grid}), {SUMS_OF}",
+        f"        sinks, sums = {SUMS_OF}",
         "        groups = sums.shape[0] if sums.dim() > 1 else 1",
-        "        more = triton.cdiv(sums.numel(), grid[1] * (grid[2] if len(grid) > 2 else 1))",
         f"        numbers = batch // groups * ({n}), {n}, own, {shared}, {shared}",
         f"        strides = {v}.stride(0), {L}.stride(0), sinks.stride(0) if groups > 1 else 0",
-        f"        {plain.name}{AND_SUMS}[(grid[0] + more, *grid[1:])]({given}, {plain.options})",
+        f"        {plain.name}{AND_SUMS}[({plain.grid})]({given}, {plain.options})",
     ]

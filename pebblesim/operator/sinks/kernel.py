@@ -22,7 +22,7 @@ import triton.language as tl
 
 @triton.jit(do_not_specialize={[*NUMBERS]})
 def sums(v, L, s, made, {", ".join(NUMBERS)}):
-    sum_of_sinks(v, L, s, made, tl.program_id(0), tl.program_id(1), {", ".join(NUMBERS)}, {QUERIES})
+    sum_of_sinks(v, L, s, made, tl.program_id(0), {", ".join(NUMBERS)}, {QUERIES})
 """
 
 MODULE = module_of(TEXT)
@@ -41,5 +41,5 @@ def summed(v: Tensor, L: Tensor, sinks: Tensor, kv_heads: int) -> Tensor:
     n, apart = v.shape[1] // each, sinks.stride(0) if sinks.dim() > 1 else 0
     made = fresh(sinks.new_empty(sinks.shape))
     numbers = batch // groups * n, n, kv_heads, shared, each, v.stride(0), L.stride(0), apart
-    KERNEL[heads, groups](v, L, sinks, made, *numbers, num_warps=WARPS)
+    KERNEL[(heads * groups,)](v, L, sinks, made, *numbers, num_warps=WARPS)
     return made
