@@ -2,8 +2,8 @@
 
 v are the row sums of dO ∘ O, less the gradient of L, which an earlier launch writes. A launch of its own would take the
 host and the card some microseconds, in which nothing else runs. So the last kernel of a backward pass has a second
-form, in which some of its blocks sum for a head, each before its own tile. These are the ones in the middle of the grid:
-they begin when the longest tiles are computed, and behind them others follow, so that nothing waits for them in the end.
+form, in which some of its blocks sum for a head, each before its own tile. These are in the middle of the grid: others
+have the longest tiles, and others begin behind them, so that nothing waits for them in the end.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ BESIDE = """
 def {name}{and_sums}({given}, sums_v_ptr, sums_L_ptr, sums_s_ptr, sums_made_ptr, {numbers}):
     sums_blocks = {tl}.num_programs(0) * {tl}.num_programs(1) * {tl}.num_programs(2)
     sums_block = {tl}.program_id(2) * {tl}.num_programs(1) + {tl}.program_id(1)
-    sums_block = sums_block * {tl}.num_programs(0) + {tl}.program_id(0)
-    sums_first = (sums_block + sums_blocks - sums_blocks // 2) % sums_blocks  # those in the middle sum
-    for sums_number in range(sums_first, sums_groups * sums_kv_heads * sums_shared, sums_blocks):
+    sums_first = sums_block * {tl}.num_programs(0) + {tl}.program_id(0) - sums_blocks // 2  # those in the middle sum
+    sums_first += {tl}.where(sums_first < 0, sums_blocks, 0)
+    for sums_number in range(sums_first, sums_end, sums_blocks):
         sum_of_sinks(sums_v_ptr, sums_L_ptr, sums_s_ptr, sums_made_ptr, sums_number, {taken}, {side})
     {name}_alone({given})
 """
@@ -82,7 +82,7 @@ def beside(plain: Launching) -> str:
 
     `plain`: the launch of the kernel.
     """
-    own = ["sums_groups", *(f"sums_{each}" for each in NUMBERS)]
+    own = ["sums_end", *(f"sums_{each}" for each in NUMBERS)]
     made = BESIDE.format(
         language=plain.language,
         tl=LANGUAGES[plain.language][0],
@@ -106,7 +106,7 @@ def launched_beside(plain: Launching, n_q: str, shared: int, v: str, L: str) -> 
         shared: heads that share keys.
     """
     *before, alone = plain.lines
-    given = ", ".join([*plain.given, v, L, "sinks", "sums", "groups", "*numbers", "*strides"])
+    given = ", ".join([*plain.given, v, L, "sinks", "sums", "sums.numel()", "*numbers", "*strides"])
     n = f"{n_q} // {shared}"
     return [
         *before,
