@@ -54,7 +54,6 @@ class Launching:
         given: its arguments.
         grid, options: the grid, and its warps and the like, as text.
         before: lines before the launch.
-        counts: whether the kernel asks how many blocks there are.
     """
 
     name: str
@@ -64,7 +63,6 @@ class Launching:
     grid: str
     options: str
     before: tuple[str, ...] = ()
-    counts: bool = False
 
     @property
     def lines(self) -> list[str]:

@@ -222,7 +222,7 @@ def module(
         writers.append(writer(setting, launch, names.new(launch.name)))
         programs.append(writers[-1].kernel)
     fills = [node for launch in made if launch.kind == "fill" for node in launch.body if isinstance(node, ir.Init)]
-    sums = _may_sum(setting, made) and not writers[-1].launching("").counts
+    sums = _may_sum(setting, made)
 
     def written() -> str:
         options = [
