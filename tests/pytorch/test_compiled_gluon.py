@@ -301,27 +301,31 @@ def with_sinks(n: int, window: bool, batch: int, shared: int = 8, d: int = 64) -
     return written(choice.forecast.tiling, dims[2:], choice.even, False, False, "bfloat16", own, d**-0.5)
 
 
-VECTORS = {"v_ptr", "L_ptr", "L_in_rows_ptr", "sums_v_ptr", "sums_L_ptr"}
+VECTORS = {"v_ptr", "L_ptr", "L_in_rows_ptr", "sums_L_ptr", "sums_shares_ptr"}
 """Arguments of kernels that sum which are addresses of numbers in float32."""
 
 
 def summing(text: str, name: str) -> str:
     """A module that launches its last kernel with the blocks that sum, and not without them."""
-    return re.sub(r"    if sums_of_sinks is None:.*_and_sums\[", f"    {name}_and_sums[", text, flags=re.S)
+    either = rf"    if sums_of_sinks is None:\n        {name}\[.*{name}_and_sums\["
+    return re.sub(either, f"    {name}_and_sums[", text, flags=re.S)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("n", "batch", "shared", "d"), [(676, 2, 8, 64), (511, 2, 1, 128), (4096, 1, 1, 64)])
 def test_blocks_that_sum_have_no_part_in_roles(n: int, batch: int, shared: int, d: int, tmp_path: Path) -> None:
-    """They sum before barriers are made; all loads of vectors are masked, and one number is stored."""
+    """They end before barriers are made; their load is masked, and one number is stored."""
     made = with_sinks(n, False, batch, shared, d)
     *_, name, sums = made.kernels
     assert f"@gluon.jit\ndef {name}_rows" in made.text and sums == f"{name}_and_sums"
     compiled(summing(made.text, name), sums, VECTORS, tmp_path)
     lines = (tmp_path / "kernel.ttgir").read_text(encoding="utf-8").splitlines()
-    begin = next(at for at, line in enumerate(lines) if re.match(r"    scf\.for %sums_number", line))
-    end = next(at for at in range(begin, len(lines)) if re.match(r"    }( |$)", lines[at]))
-    before, its, others = lines[:begin], lines[begin:end], lines[end:]
+    begin = next(at for at, line in enumerate(lines) if re.match(r"    (%\S+ = )?scf\.if ", line))
+    middle, end = (
+        next(at for at in range(begin, len(lines)) if re.match(form, lines[at]))
+        for form in (r"    } else {", r"    }( |$)(?!else)")
+    )
+    before, its, others = lines[:begin], lines[begin:middle], lines[middle:end]
     roles = re.compile("barrier|warp_specialize|local_alloc|async|ttng")
     assert not any(roles.search(line) for line in its) and not any("_alloc" in line for line in before)
     assert sum("ttg.warp_specialize" in line for line in others) == 1
@@ -329,15 +333,15 @@ def test_blocks_that_sum_have_no_part_in_roles(n: int, batch: int, shared: int, 
     (layout,) = {each for line in its for each in re.findall(rf"tensor<{SIDE}x\S+, (#\w+)>", line)}
     (told,) = (line for line in lines if line.startswith(f"{layout} = "))
     assert "sizePerThread = [1], threadsPerWarp = [32], warpsPerCTA = [4], order = [0]" in told
-    loads = [line for line in its if "tt.load" in line]
-    vectors = [line for line in loads if f"tensor<{SIDE}x" in line]
-    assert len(vectors) == 2 and all(re.search(r"tt\.load %\w+, %inside\w*, %cst\w* :", line) for line in vectors)
-    assert len(loads) == 3 and sum("tt.make_range" in line for line in its) == 1
+    (load,) = (line for line in its if "tt.load" in line)
+    assert f"tensor<{SIDE}x" in load and re.search(r"tt\.load %\w+, %\w+, %cst\w* :", load)
+    assert sum("tt.make_range" in line for line in its) == 1
     assert sum('"tt.reduce"' in line for line in its) == 1
     (stored,) = (line for line in its if "tt.store" in line)
     assert ": !tt.ptr<bf16>" in stored
     code = (tmp_path / "kernel.ptx").read_text(encoding="utf-8")
     assert code.count("ret;") == 1  # all blocks end where the warps of other roles are let go
+    assert begin < middle < end
     assert {"0, 128"} <= set(re.findall(r"bar\.sync \t?(\d+.*);", code)) <= {f"{at}, 128" for at in range(16)}
 
 
@@ -358,18 +362,11 @@ def test_blocks_that_sum_cost_the_others_no_register(n: int, window: bool, batch
     assert [in_local_memory(text, kernel, vectors) for kernel in (name, f"{name}_and_sums")] == [False, False]
 
 
-SUMMING = [
-    (352, True, 8),
-    (676, False, 2),
-    (4096, False, 1),
-    (511, False, 2, 1, 128),
-    (512, True, 2, 1, 256),
-    (2000, False, 1, 8, 512),
-]
+SUMMING = [(352, True, 8), (676, False, 2), (4096, False, 1), (511, False, 2, 1, 128), (512, True, 2, 1, 256)]
 """Layers whose last kernel may sum: tokens, whether there is a window, batches, heads that share keys, their width."""
 
 
-@pytest.mark.parametrize("layer", SUMMING)
+@pytest.mark.parametrize("layer", [*SUMMING, (2000, False, 1, 8, 512)])
 def test_kernels_that_sum_call_kernels_as_they_were_written(layer: Any) -> None:
     """Not what launches them, which has their names in a module: Triton makes a key of all that a kernel names."""
     import ast
@@ -384,7 +381,7 @@ def test_kernels_that_sum_call_kernels_as_they_were_written(layer: Any) -> None:
     module = running(made.text, made.kernels)
     kernels = [getattr(module, name)._kernel for name in made.kernels]
     assert len({each.cache_key for each in kernels}) == len(kernels)
-    assert made.kernels[-1].endswith("_and_sums")
+    assert made.kernels[-1].endswith("_and_sums") is (layer in SUMMING)
     tree = ast.parse(inspect.getsource(kernels[-1].fn))
     called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     for each in called - {"barriers", "range"}:

@@ -99,7 +99,7 @@ class GluonWriter:
         behind = self._behind_tiles
         given, before = (*self._described, *behind), (*checks, *told, *lines)
         general = tuple(behind[self._pointers :])
-        return Launching(self._name, "gluon", general, given, grid, "num_warps=4", before)
+        return Launching(self._name, "gluon", general, given, grid, "num_warps=4", before, self.plan.persistent)
 
     def text(self) -> str:
         """The source: what the warp that loads does, what a warpgroup does, and the kernel that starts them."""
