@@ -61,8 +61,8 @@ def {name}{and_sums}({given}, sums_shares_ptr, sums_made_ptr, {numbers}):
 """
 
 NUMBERS = ("more", "groups", "terms", "kv_heads", "shared")
-"""Integers that the last kernel takes besides: its blocks that sum, for each of the other axes of the grid, batches with
-sinks of their own, shares of a head in each of these, heads of keys, and heads that share them."""
+"""Integers that the last kernel takes besides: by how many blocks its grid is longer, batches with sinks of their own,
+shares of a head in each of these, heads of keys, and heads that share them."""
 
 LANGUAGES = {"triton": ("tl", ""), "gluon": ("gl", ", gl.BlockedLayout([1], [32], [4], [0])")}
 """The names of languages in the text, and what their vectors of `SIDE` numbers are told besides."""
