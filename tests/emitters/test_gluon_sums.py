@@ -85,8 +85,8 @@ class Case:
         rows = np.sum(x["dO"].astype(np.float64) * x["O"], axis=-1)
         s = numbers.standard_normal((batch, heads) if chance.random() < 0.5 else (heads,))
         s[..., 0] = chance.choice([-np.inf, 0.5, 4.0])
-        if s.flat[0] == -np.inf:  # the first query has no key
-            x["L"][:: self.kv_heads, 0] = -np.inf
+        if mask is not None and s.flat[0] == -np.inf:  # L as of a query without a key; its scores are finite
+            x["L"][:: self.kv_heads, 0], x["Q"][:, 0, 0] = -np.inf, 0.0
         kind = TYPES[chance.choice(["bfloat16", "float32"])]
         self.s = kind.round(s)
         self.sinks = Array(self.s, kind, (heads + chance.choice([0, 3]), 1) if s.ndim == 2 else (1,))
