@@ -30,6 +30,9 @@ HEADS, KV_HEADS, D, WINDOW = 64, 8, 64, 128
 MOST_OF_EAGER = 2048
 """Queries up to which all scores are stored."""
 
+ROUNDS = 25
+"""Rounds in which contenders take turns: what a program waits for differs much from one to the next."""
+
 ALONE = ("without", "fixed")
 """Contenders without a gradient of s."""
 
@@ -85,7 +88,7 @@ def measured(torch: Any, batch: int, n: int, window: bool, alone: bool) -> dict[
             for name, attend in attends.items()
             for given in [(dO, s.detach()) if name == "view" else dO]
         }
-        row[way] = together(torch, calls)
+        row[way] = together(torch, calls, ROUNDS, "without")
     return row
 
 
@@ -214,12 +217,11 @@ def table(rows: list[dict[str, Any]]) -> None:
     for row in sorted(rows, key=lambda row: (row["window"], row["n"])):
         for way in ("forward", "both"):
             for name in [name for name in NAMES if name in row[way]]:
-                for kind in ("card_us", "wall_us"):
-                    cost = row[way][name][kind] / row[way]["without"][kind]
-                    costs.setdefault((name, way, kind), []).append(cost)
+                for kind in ("card", "wall"):
+                    costs.setdefault((name, way, kind), []).append(_cost(row[way], name, kind))
             each = {name: times["wall_us"] for name, times in row[way].items()}
             cells = [f"{each[name] / 1e3:.3f}" if name in each else "" for name in ("without", "ours", *others)]
-            cells.insert(2, f"{each['ours'] / each['without']:.2f}" if "ours" in each else "")
+            cells.insert(2, f"{_cost(row[way], 'ours', 'wall'):.2f}" if "ours" in each else "")
             keys = f"window {WINDOW}" if row["window"] else "causal"
             print("|", " | ".join([str(row["batch"]), f"{row['n']:,}", keys, way, *cells]), "|")
     print("\n| | forward, card | forward, with launches | both, card | both, with launches |\n|---|---|---|---|---|")
@@ -227,12 +229,18 @@ def table(rows: list[dict[str, Any]]) -> None:
         found = [
             costs[name, way, kind]
             for way in ("forward", "both")
-            for kind in ("card_us", "wall_us")
+            for kind in ("card", "wall")
             if costs.get((name, way, kind))
         ]
         if found:
             cells = [f"{geometric_mean(each):.3f} ({min(each):.3f} to {max(each):.3f})" for each in found]
             print("|", " | ".join([said, *cells]), "|")
+
+
+def _cost(times: dict[str, dict[str, float]], name: str, kind: str) -> float:
+    """How often as long a contender takes as without sinks: in the same rounds, where the row says it."""
+    own = times[name]
+    return own.get(f"{kind}_times", own[f"{kind}_us"] / times["without"][f"{kind}_us"])
 
 
 def main() -> None:

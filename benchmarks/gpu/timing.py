@@ -76,23 +76,41 @@ def of_host(torch: Any, call: Callable[[], Any], times: int = 40, before: Callab
     return median(found)
 
 
-def together(torch: Any, calls: dict[str, list[Callable[[], Any]]], rounds: int = 5) -> dict[str, dict[str, float]]:
-    """Microseconds of each contender's calls; their rounds alternate, so that all of them have the same clock."""
+def together(
+    torch: Any, calls: dict[str, list[Callable[[], Any]]], rounds: int = 5, beside: str = ""
+) -> dict[str, dict[str, float]]:
+    """Microseconds of each contender's calls; their rounds alternate, so that all of them have the same clock.
+
+    `beside`: a contender; `wall_times` and `card_times` are then how often as long others took as it did in the same
+    round: the median over the rounds, of which each begins with another contender.
+    """
     times, host = {}, {}
     for name, each in calls.items():
         one = min(waited(torch, each, 2) for _ in range(2)) / 1e6
         times[name] = max(2, min(MOST, round(LEAST / one)))
         host[name] = of_host(torch, each[0], 9)
     found: dict[str, dict[str, list[float]]] = {name: {"wall_us": [], "card_us": []} for name in calls}
-    for _ in range(rounds):
-        for name, each in calls.items():
-            found[name]["wall_us"].append(waited(torch, each, times[name]))
-            found[name]["card_us"].append(of_card(torch, each, times[name], host[name]))
+    names = list(calls)
+    for turn in range(rounds):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            found[name]["wall_us"].append(waited(torch, calls[name], times[name]))
+            found[name]["card_us"].append(of_card(torch, calls[name], times[name], host[name]))
     made = {name: {what: median(values) for what, values in each.items()} for name, each in found.items()}
     for name, values in made.items():
         spread = sorted(found[name]["wall_us"])
         values |= {"host_us": host[name], "wall_least_us": spread[0], "wall_most_us": spread[-1]}
+        if beside:
+            values |= ratios(found[name], found[beside])
     return made
+
+
+def ratios(one: dict[str, list[float]], other: dict[str, list[float]]) -> dict[str, float]:
+    """How often as long a contender took as another one in the same round: the median over the rounds."""
+    return {
+        what.replace("_us", "_times"): median(a / b for a, b in zip(values, other[what], strict=True))
+        for what, values in one.items()
+    }
 
 
 def rested(torch: Any, call: Callable[[], Any], host: float, times: int = 9) -> float:

@@ -201,8 +201,8 @@ def gradients_without_notes(
     if sinks is None:
         compute("backward", tensors, results, pairs.setting)
         return made
-    every = grad_L is None or pairs.queries == slice(0, pairs.sizes[0])
-    sums_of = (sinks, fresh(sinks.new_empty(sinks.shape))) if every and sinks.stride(-1) == 1 else None
+    alone = grad_L is None and sinks.stride(-1) == 1
+    sums_of = (sinks, fresh(sinks.new_empty(sinks.shape))) if alone else None
     v = compute("backward", tensors, results, pairs.setting._replace(sinks=True, sums_of=sums_of))
     if v is None and sums_of is not None:
         return *made, sums_of[1]

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from pebblesim.advice.tiles import Tiling
 from pebblesim.kernels.gluon.gluon import gluon
 from pebblesim.kernels.passes.sinks import sinking
-from pebblesim.kernels.passes.sums_of_sinks import AND_SUMS
 from pebblesim.kernels.triton.triton import triton
 from pebblesim.operator.pattern import Pattern
 from pebblesim.operator.planning import Dims, program_of
@@ -70,5 +69,6 @@ def written(
     )
     takes = tuple(name for name in program.tensors if name in program.inputs)
     kernels = [each.name for each in source.kernels]
-    beside = [f"{kernels[-1]}{AND_SUMS}"] * source.sums
-    return Written(source.text, source.fills, (*kernels, *beside), takes, source.sums)
+    return Written(
+        source.text, source.fills, (*source.sums[:-1], *kernels, *source.sums[-1:]), takes, bool(source.sums)
+    )

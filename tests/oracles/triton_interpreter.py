@@ -263,6 +263,7 @@ LANGUAGE: Any = SimpleNamespace(
     full=lambda shape, value, dtype: _value(np.full(shape, value, np.float32)),
     trans=lambda x: _value(np.asarray(x).T),
     sum=lambda x, axis: _value(np.sum(x, axis=axis)),
+    reshape=lambda x, shape: _value(np.reshape(x, shape)),
     max=lambda x, axis: _value(np.max(x, axis=axis)),
     extra=SimpleNamespace(cuda=SimpleNamespace(gdc_launch_dependents=lambda: None, gdc_wait=lambda: None)),
     math=SimpleNamespace(exp2=lambda x: _value(np.exp2(x))),

@@ -73,8 +73,9 @@ def sinking(program: ir.Program) -> ir.Program:
         return [node]
 
     def begun(body: list[ir.Node]) -> list[ir.Node]:
-        """A body whose softmaxes have sinks."""
+        """A body whose softmaxes have sinks, which are read before all else: matrices take longer."""
         found = [each for node in body for each in made(node)]
+        found.sort(key=lambda node: not (isinstance(node, ir.Read) and node.tile in sums))
         for m, l in sums.items():
             final = [at for at, node in enumerate(found) if isinstance(node, ir.Loop) and _changes(node, m)]
             if l not in online and final and any(ir.entering(node) is m for node in found):

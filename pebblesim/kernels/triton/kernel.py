@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -143,13 +144,16 @@ class Writer:
         block.block()
         return KernelProgram((Let(("head",), (head,)), *scope.wholes, *opening, *block.made))
 
-    def text(self) -> str:
-        """The source of the kernel."""
-        general = ", ".join(f'"{name}"' for name in self._general)
+    def text(self, ending: str = "", more: tuple[str, ...] = (), behind: Iterable[str] = ()) -> str:
+        """The source of the kernel; `ending`, `more`, `behind`: of another form the end of its name, further arguments,
+        and further lines.
+        """
+        general = ", ".join(f'"{name}"' for name in (*self._general, *more))
         return "\n".join(
             [
                 "@triton.jit" + f"(do_not_specialize=[{general}])" * bool(general),
-                f"def {self._name}({', '.join(self.arguments)}):",
+                f"def {self._name}{ending}({', '.join([*self.arguments, *more])}):",
                 *printed(self.program.rows),
+                *behind,
             ]
         )

@@ -31,7 +31,7 @@ from pebblesim.kernels.key_ranges import ARGUMENTS, SHARING, KeyRanges
 from pebblesim.kernels.passes.bias import BIAS, check_bias
 from pebblesim.kernels.passes.fills import L_IN_ROWS, copied
 from pebblesim.kernels.passes.sinks import SINKS, SINKS_BATCH
-from pebblesim.kernels.passes.sums_of_sinks import SUMS_OF, beside, launched_beside
+from pebblesim.kernels.passes.sums_of_sinks import AND_SUMS, SUMS_OF, Shares, beside, launched_beside
 from pebblesim.kernels.strides import RESULTS, strides
 from pebblesim.kernels.tables import GROUP_OF_WORDS, tables
 from pebblesim.kernels.terms import HOST, constant, text
@@ -74,13 +74,13 @@ class Source:
         kernels: the kernels.
         write: makes the source.
         fills: the tensors that `run` fills before or between them, and with what.
-        sums: whether the last kernel can sum the gradient of sinks, too, for which `run` takes `SUMS_OF`.
+        sums: the names of the forms of kernels that sum the gradient of sinks, too, for which `run` takes `SUMS_OF`.
     """
 
     kernels: tuple[Kernel, ...]
     write: Callable[[], str]
     fills: tuple[tuple[str, float], ...] = ()
-    sums: bool = False
+    sums: tuple[str, ...] = ()
 
     @cached_property
     def text(self) -> str:
@@ -222,7 +222,7 @@ def module(
         writers.append(writer(setting, launch, names.new(launch.name)))
         programs.append(writers[-1].kernel)
     fills = [node for launch in made if launch.kind == "fill" for node in launch.body if isinstance(node, ir.Init)]
-    sums = _may_sum(setting, made) and not writers[-1].launching("").counts
+    shares = None if writers[-1].launching("").counts else _shares(setting, made, writers)
 
     def written() -> str:
         options = [
@@ -232,24 +232,31 @@ def module(
             each.launching("launch_pdl=True, " * (launch.name in setting.early) + option)
             for each, launch, option in zip(writers, kernels, options, strict=True)
         ]
-        texts = [each.text() for each in writers] + ([beside(launched[-1])] if sums else [])
-        calls = _calls(setting, made, launched, sums)
-        return _module(setting, made, imports, [common(writers), *texts], calls, sums)
+        texts = [each.text() for each in writers]
+        if shares is not None:
+            texts += [shares.text(), beside(launched[-1])]
+        calls = _calls(setting, made, launched, shares)
+        return _module(setting, made, imports, [common(writers), *texts], calls, shares is not None)
 
-    return Source(tuple(programs), written, tuple((node.tensor.name, node.value) for node in fills), sums)
-
-
-def _may_sum(setting: Setting, made: list[Launch]) -> bool:
-    """Whether the last launch may sum the gradient of sinks: a launch before it writes row sums, which are wanted."""
-    before = [launch for launch in made if launch.kind != "fill"][:-1]
-    shifted = setting.sums and any(_shifted(setting.program, launch) is not None for launch in before)
-    return shifted and bool(setting.strides.of) and all(launch.around is None for launch in made)
+    ends = () if shares is None else tuple(f"{each.name}{AND_SUMS}" for each in (shares.writer.kernel, programs[-1]))
+    return Source(tuple(programs), written, tuple((node.tensor.name, node.value) for node in fills), ends)
 
 
-def _calls(setting: Setting, made: list[Launch], launched: list[Launching], summing: bool) -> list[str]:
+def _shares(setting: Setting, made: list[Launch], writers: list[Writes]) -> Shares | None:
+    """Shares of the gradient of sinks, if they are wanted: a launch before the last one writes row sums."""
+    launches = zip(writers[:-1], (launch for launch in made if launch.kind != "fill"), strict=False)
+    of_rows = [each for each, launch in launches if _shifted(setting.program, launch) is not None]
+    if not (setting.sums and of_rows and setting.strides.of) or any(launch.around is not None for launch in made):
+        return None
+    (writer,), rows = of_rows, setting.program.tensors[SHIFTED].shape[0]
+    assert isinstance(writer, Writer)
+    return Shares(writer, setting.strides.shared, str(setting.size(rows)))
+
+
+def _calls(setting: Setting, made: list[Launch], launched: list[Launching], shares: Shares | None) -> list[str]:
     """The lines of `run` that launch kernels, and fill tensors between them.
 
-    `summing`: whether the last kernel has a form that sums the gradient of sinks.
+    `shares`: of the gradient of sinks, if kernels have forms that sum it.
     """
     program, calls = setting.program, list[str]()
     around, writers = None, iter(launched)
@@ -268,10 +275,10 @@ def _calls(setting: Setting, made: list[Launch], launched: list[Launching], summ
         around = launch.around
         one = next(writers)
         lines = one.lines
-        if summing and one is launched[-1]:
-            v, L = (setting.of[program.tensors[name]] for name in (SHIFTED, LOGARITHM))
-            rows = str(setting.size(program.tensors[SHIFTED].shape[0]))
-            lines = launched_beside(one, rows, setting.strides.shared, v, L)
+        if shares is not None and one.name == shares.writer.kernel.name:
+            lines = shares.launched(one, setting.of[program.tensors[LOGARITHM]])
+        elif shares is not None and one is launched[-1]:
+            lines = launched_beside(one, setting.strides.shared)
         calls += [("" if around is None else "    ") + line for line in lines]
         if _shifted(program, launch) is not None:
             sums = program.tensors[SHIFTED]

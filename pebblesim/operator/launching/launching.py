@@ -106,7 +106,8 @@ class Setting(NamedTuple):
         sinks: whether a forward pass has sinks, and a backward pass returns what their gradient is made of.
         apart: by the name of a gradient of keys, of how many parts it is the sum, which are written in float32; where
             kernels write fewer parts, a pass says so there. None if gradients are whole.
-        sums_of: of a backward pass, sinks and where their gradient may be written, (heads,) or (batch, heads).
+        sums_of: of a backward pass without a gradient of L, sinks and where their gradient may be written, (heads,) or
+            (batch, heads).
     """
 
     pattern: Pattern
