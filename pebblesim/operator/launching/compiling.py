@@ -13,12 +13,13 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from inspect import getclosurevars
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from pebblesim.kernels import releases
+from pebblesim.operator.launching.reading import read_once
 
 HERE = threading.local()
 """State of this thread: `threads`, which compile kernels while these are not launched."""
@@ -168,7 +169,7 @@ class _Threads(ThreadPoolExecutor):
 
             def reading(*given: Any, **options: Any) -> Any:
                 try:
-                    return make(*given, **options)
+                    return read_once(partial(make, *given, **options))
                 finally:
                     read.set()
 
