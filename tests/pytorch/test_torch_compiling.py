@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
@@ -61,9 +62,19 @@ def test_a_triton_that_cannot_be_made_ready_is_left_to_the_launch(
 def test_threads_take_turns_more_often_while_kernels_are_compiled(begun: list[str]) -> None:
     usual = sys.getswitchinterval()
     with compiling.together():
-        assert sys.getswitchinterval() == pytest.approx(compiling.TURN)
+        assert sys.getswitchinterval() == pytest.approx(compiling.TURN) and not gc.isenabled()
         compiling.begin().result(10)
-    assert sys.getswitchinterval() == usual > compiling.TURN
+    assert sys.getswitchinterval() == usual > compiling.TURN and gc.isenabled()
+
+
+def test_cycles_are_not_looked_for_afterwards_where_they_were_not_before() -> None:
+    gc.disable()
+    try:
+        with compiling._TURNS:
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_the_last_thread_that_compiles_gives_turns_back() -> None:
@@ -72,9 +83,9 @@ def test_the_last_thread_that_compiles_gives_turns_back() -> None:
     turns.__enter__()
     turns.__enter__()
     turns.__exit__()
-    assert sys.getswitchinterval() == pytest.approx(compiling.TURN)
+    assert sys.getswitchinterval() == pytest.approx(compiling.TURN) and not gc.isenabled()
     turns.__exit__()
-    assert sys.getswitchinterval() == usual
+    assert sys.getswitchinterval() == usual and gc.isenabled()
 
 
 def kernel(*kinds: str, made: list[Any]) -> Any:
