@@ -184,6 +184,15 @@ def test_a_launcher_is_built_once_for_each_kind_behind_all_kernels(monkeypatch: 
 
 
 @pytest.mark.skipif(not ONE_EACH, reason="this Triton has one launcher for all kernels")
+def test_launchers_are_there_when_kernels_are_compiled(begun: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    built = list[Any]()
+    monkeypatch.setattr(compiling, "_build_launcher", lambda source, kinds: built.append(kinds))
+    with compiling.together():
+        compiling.HERE.threads.submit(kernel("i32", made=[]))
+    assert built == [("i32",)]
+
+
+@pytest.mark.skipif(not ONE_EACH, reason="this Triton has one launcher for all kernels")
 def test_a_launcher_that_is_not_built_is_left_to_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(*given: Any) -> None:
         raise RuntimeError("no compiler of C")
