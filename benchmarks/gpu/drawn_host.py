@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -361,12 +362,15 @@ def _listen(mark: Callable[[str], None], kernels: list[Any]) -> None:
 def first_calls(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     """Seconds of the first call of a process, and of its parts.
 
-    With an empty cache of Triton, and with the one it left. Python has all modules as bytecode, as where the package is
-    installed.
+    With an empty cache of Triton, and with the one it left. Python has all modules, those of Triton among them, as
+    bytecode, as pip leaves them.
     """
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    for folder in ("pebblesim", "graphs", "schedules"):
-        compileall.compile_dir(Path(__file__).parents[2] / folder, quiet=2, workers=0)
+    triton = find_spec("triton")
+    assert triton is not None and triton.origin is not None
+    ours = (Path(__file__).parents[2] / folder for folder in ("pebblesim", "graphs", "schedules"))
+    for folder in (*ours, Path(triton.origin).parent):
+        compileall.compile_dir(folder, quiet=2, workers=0)
     cases = [(d, 2047, 1, True) for d in (512, 256, 128)] + [(512, 4096, 8, True), (256, 16384, 1, True)]
     cases += [(64, 2047, 1, True), (128, 2048, 1, False), (1024, 2048, 1, True), (192, 2048, 1, True)]
     for case in cases:

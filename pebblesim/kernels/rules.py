@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from math import prod
+from typing import Any
 
 from pebblesim.kernels import statements as st
-from pebblesim.kernels.statements import KernelProgram, Statement, terms_of
+from pebblesim.kernels.statements import KernelProgram, Statement, parts_of, terms_of
 from pebblesim.kernels.terms import ZERO, Binary, Held, Method, Name, Number, Term, text, walk
 from pebblesim.kernels.words import WORDS
 from pebblesim.language import program as ir
@@ -63,7 +65,7 @@ def slots(made: Term | tuple[Term, ...]) -> Iterator[Slot]:
             yield each.of.id, each.args[0]
 
 
-def names(made: Term) -> set[str]:
+def names(made: Term | tuple[Term, ...]) -> set[str]:
     """The buffers and barriers that a term names."""
     return {name for name, _ in slots(made)}
 
@@ -75,9 +77,15 @@ def _renamed(known: Iterable[Slot], let: st.Let) -> set[Slot]:
     for name, slot in known:
         if slot in moved:
             found.add((name, moved[slot]))
-        if not any(isinstance(each, Name) and each.id in let.names for each in walk(slot)):
+        if _numbers_in(slot).isdisjoint(let.names):
             found.add((name, slot))
     return found
+
+
+@lru_cache(maxsize=4096)
+def _numbers_in(slot: Term) -> frozenset[str]:
+    """The numbers that say which slot it is."""
+    return frozenset(each.id for each in walk(slot) if isinstance(each, Name))
 
 
 def filled_at(made: KernelProgram) -> dict[str, str]:
@@ -98,7 +106,7 @@ def filled_with(made: KernelProgram, name: str, barrier: str, slot: Term) -> Ter
 def names_are_defined(made: KernelProgram) -> Iterator[str]:
     """A slot is of a buffer, or of barriers, that are there."""
     there = {*made.buffers, *made.barriers}
-    used = {name for each in made.both() for part in terms_of(each) for name in names(part)}
+    used = {name for each in made.both() for name in names(parts_of(each))}
     yield from (f"{name} is not allocated" for name in sorted(used - there))
 
 
@@ -211,7 +219,7 @@ def slots_are_there(made: KernelProgram) -> Iterator[str]:
             for name, slot in slots(each.room) if isinstance(each, st.Put) else ():
                 if name in full and not any(at == slot for _, at in waited):
                     yield f"slot {text(slot)} of {name} is stored to, and was not waited for"
-            for name, slot in (slot for part in _read(each) for slot in slots(part)):
+            for name, slot in slots(_read(each)):
                 barrier = full.get(name)
                 if name in stored and any(at == slot for _, at in waited):  # a warpgroup has put something else there
                     continue
@@ -222,12 +230,11 @@ def slots_are_there(made: KernelProgram) -> Iterator[str]:
             waited = _renamed(waited, each)
 
 
-def _read(each: Statement) -> Iterator[Term]:
+def _read(each: Statement) -> tuple[Any, ...]:
     """The terms of a statement that are read; what it stores to is not."""
     if isinstance(each, st.Put):
-        yield each.value
-    elif not isinstance(each, st.For | st.When | st.Send):
-        yield from terms_of(each)
+        return (each.value,)
+    return () if isinstance(each, st.For | st.When | st.Send) else parts_of(each)
 
 
 def _flights(made: KernelProgram) -> Iterator[tuple[Statement, list[tuple[str, set[Slot]]]]]:
@@ -268,10 +275,12 @@ def slots_are_kept(made: KernelProgram) -> Iterator[str]:
                     yield f"{text(each.barrier)} is free while a product reads it"
 
 
-def _loaded(made: Term | tuple[Term, ...], full: Mapping[str, str]) -> set[Slot]:
-    """The slots, of those that the copy engine fills, from which threads take words into registers."""
-    loads = (each.of for each in walk(made) if isinstance(each, Method) and each.name == "load")
-    return {(name, slot) for each in loads for name, slot in slots(each) if name in full}
+@lru_cache(maxsize=4096)
+def _uses(terms: tuple[Term, ...]) -> tuple[frozenset[str], frozenset[Slot]]:
+    """The values that terms use, by their names, and the slots from which threads take words into registers."""
+    parts = [*walk(terms)]
+    loads = (each.of for each in parts if isinstance(each, Method) and each.name == "load")
+    return frozenset(each.id for each in parts if isinstance(each, Name | Held)), frozenset(slots((*loads,)))
 
 
 def reads_are_over(made: KernelProgram) -> Iterator[str]:
@@ -284,8 +293,8 @@ def reads_are_over(made: KernelProgram) -> Iterator[str]:
     left, running = set[Slot](), list[set[Slot]]()
 
     def taken(terms: tuple[Term, ...]) -> set[Slot]:
-        names_in = (each.id for each in walk(terms) if isinstance(each, Name | Held))
-        return _loaded(terms, full).union(*(known.get(name, set()) for name in names_in))
+        values, loads = _uses(terms)
+        return {slot for slot in loads if slot[0] in full}.union(*(known.get(name, ()) for name in values))
 
     for each in in_order(made.rows):
         over = set[Slot]()
@@ -317,8 +326,9 @@ def reads_are_over(made: KernelProgram) -> Iterator[str]:
                 for buffer, slot in sorted(left, key=str):
                     if barrier and (full[buffer], filled_with(made, buffer, barrier, slot)) == (barrier, at):
                         yield f"{text(each.barrier)} is free while threads may wait for words of {buffer}"
-        left -= over
-        known = {name: some - over for name, some in known.items()}
+        if over:
+            left -= over
+            known = {name: some - over for name, some in known.items()}
 
 
 def stores_are_fenced(made: KernelProgram) -> Iterator[str]:

@@ -264,13 +264,16 @@ def within(body: Body) -> Iterator[Statement]:
             yield from within(each.otherwise if isinstance(each, When) else ())
 
 
-def terms_of(each: Statement) -> Iterator[Term]:
-    """Yield all terms of a statement, but not those of statements within."""
+def parts_of(each: Statement) -> tuple[Any, ...]:
+    """What a statement consists of, in order, but not the statements within; among it are its terms, as wholes."""
     if isinstance(each, For | When):
-        yield from walk((each.low, each.high) if isinstance(each, For) else each.condition)
-        return
-    for name in each.__match_args__:
-        yield from walk(getattr(each, name))
+        return (each.low, each.high) if isinstance(each, For) else (each.condition,)
+    return tuple(getattr(each, name) for name in each.__match_args__)
+
+
+def terms_of(each: Statement) -> Iterator[Term]:
+    """All terms of a statement and all that are in them, but not those of statements within."""
+    return walk(parts_of(each))
 
 
 # How statements are written

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from typer import get_app_dir
 from typer.testing import CliRunner
 
 import pebblesim as ps
@@ -91,6 +92,15 @@ def test_too_few_kernels_are_no_calibration() -> None:
 
 
 H200_TILING = forecasts("forward", Call({"n": 64, "d": 64}, capability=""), H200)[0].tiling
+
+
+@pytest.mark.parametrize("config", ["/somewhere", None])
+def test_cards_are_in_the_folder_that_typer_has(config: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if config is None:
+        monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    else:
+        monkeypatch.setenv("XDG_CONFIG_HOME", config)
+    assert cards.own_folder() == Path(get_app_dir("pebblesim")) / "cards"
 
 
 @pytest.mark.one_in(4)

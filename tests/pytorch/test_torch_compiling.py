@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
 import weakref
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,9 +62,19 @@ def test_a_triton_that_cannot_be_made_ready_is_left_to_the_launch(
 def test_threads_take_turns_more_often_while_kernels_are_compiled(begun: list[str]) -> None:
     usual = sys.getswitchinterval()
     with compiling.together():
-        assert sys.getswitchinterval() == pytest.approx(compiling.TURN)
+        assert sys.getswitchinterval() == pytest.approx(compiling.TURN) and not gc.isenabled()
         compiling.begin().result(10)
-    assert sys.getswitchinterval() == usual > compiling.TURN
+    assert sys.getswitchinterval() == usual > compiling.TURN and gc.isenabled()
+
+
+def test_cycles_are_not_looked_for_afterwards_where_they_were_not_before() -> None:
+    gc.disable()
+    try:
+        with compiling._TURNS:
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_the_last_thread_that_compiles_gives_turns_back() -> None:
@@ -71,9 +83,9 @@ def test_the_last_thread_that_compiles_gives_turns_back() -> None:
     turns.__enter__()
     turns.__enter__()
     turns.__exit__()
-    assert sys.getswitchinterval() == pytest.approx(compiling.TURN)
+    assert sys.getswitchinterval() == pytest.approx(compiling.TURN) and not gc.isenabled()
     turns.__exit__()
-    assert sys.getswitchinterval() == usual
+    assert sys.getswitchinterval() == usual and gc.isenabled()
 
 
 def kernel(*kinds: str, made: list[Any]) -> Any:
@@ -91,7 +103,6 @@ def test_kernels_are_read_one_by_one_in_their_order(monkeypatch: pytest.MonkeyPa
     """And one that is in Triton's cache, which nobody reads, is not waited for for ever."""
     ready, begun, last = Future[None](), list[int](), threading.Event()
     monkeypatch.setattr(compiling, "begin", lambda: ready)
-    monkeypatch.setattr(compiling._Threads, "_launcher", lambda *given: None)
     others = [list[int]() for number in range(4)]
 
     def reading(number: int) -> None:
@@ -99,7 +110,7 @@ def test_kernels_are_read_one_by_one_in_their_order(monkeypatch: pytest.MonkeyPa
         others[number] = [*begun]  # those that were given to a thread while this one was read
 
     def kernel_of(number: int) -> Any:
-        src = SimpleNamespace(make_ir=lambda: reading(number))
+        src = SimpleNamespace(make_ir=lambda: reading(number), signature={})
 
         def compiled() -> None:
             begun.append(number)
@@ -158,15 +169,27 @@ def test_a_kernel_that_waits_keeps_no_memory(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.skipif(not ONE_EACH, reason="this Triton has one launcher for all kernels")
-def test_a_launcher_is_built_once_for_each_kind_before_its_kernels_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_is_built_once_for_each_kind_behind_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is there when threads are done."""
     built, made = list[Any](), list[Any]()
     monkeypatch.setattr(
-        type(driver), "active", SimpleNamespace(launcher_cls=lambda src, metadata: built.append((src, metadata)))
+        type(driver), "active", SimpleNamespace(launcher_cls=lambda src, metadata: built.append((len(made), src)))
     )
     with compiling._Threads(1) as threads:
         many = [threads.submit(kernel(*kinds, made=made)) for kinds in (("i32",), ("i32", "*bf16"), ("i32",))]
+        threads.give_launchers()
         assert [each.result(10) for each in many] == made
-    assert [[*source.signature.values()] for source, _ in built] == [["i32"], ["i32", "*bf16"]]
+    assert [[*source.signature.values()] for _, source in built] == [["i32"], ["i32", "*bf16"]]
+    assert {number for number, _ in built} == {3}
+
+
+@pytest.mark.skipif(not ONE_EACH, reason="this Triton has one launcher for all kernels")
+def test_launchers_are_there_when_kernels_are_compiled(begun: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    built = list[Any]()
+    monkeypatch.setattr(compiling, "_build_launcher", lambda source, kinds: built.append(kinds))
+    with compiling.together():
+        compiling.HERE.threads.submit(kernel("i32", made=[]))
+    assert built == [("i32",)]
 
 
 @pytest.mark.skipif(not ONE_EACH, reason="this Triton has one launcher for all kernels")
@@ -177,7 +200,24 @@ def test_a_launcher_that_is_not_built_is_left_to_the_launch(monkeypatch: pytest.
     monkeypatch.setattr(type(driver), "active", SimpleNamespace(launcher_cls=lost))
     with compiling._Threads(2) as threads:
         found: Future[Any] = threads.submit(kernel("i32", made=[]))
+        threads.give_launchers()
         assert found.result(10).signature == {0: "i32"}
+
+
+def test_the_key_of_triton_reads_its_library_in_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other files are read as before, and `open` of the module is Python's again."""
+    read = list[int]()
+    (tmp_path / "libtriton.so").write_bytes(b"abc" * 5)
+    (tmp_path / "other.py").write_text("x = 3")
+    module = SimpleNamespace()
+    with compiling._in_one_piece(module):
+        with module.open(str(tmp_path / "libtriton.so"), "rb") as file:
+            while piece := file.read(2):
+                read.append(len(piece))
+                assert piece[:] == b"abc" * 5
+        with module.open(tmp_path / "other.py") as text, module.open(tmp_path / "other.py", "rb") as words:
+            assert text.read() == "x = 3" and words.read(2) == b"x "
+    assert read == [15] and not hasattr(module, "open")
 
 
 @pytest.mark.skipif(not ONE_EACH, reason="this Triton has one launcher for all kernels")

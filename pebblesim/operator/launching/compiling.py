@@ -7,18 +7,22 @@ a compiler of C, so that they run at the same time; and while kernels are chosen
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from inspect import getclosurevars
+from io import SEEK_END, FileIO
+from mmap import ACCESS_READ, mmap
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from pebblesim.kernels import releases
+from pebblesim.operator.launching.reading import read_once
 
 HERE = threading.local()
 """State of this thread: `threads`, which compile kernels while these are not launched."""
@@ -26,14 +30,13 @@ HERE = threading.local()
 PATIENCE = 2.0
 """Seconds of compiling after which a line says so on a terminal."""
 
-MOST = 16
-"""Kernels that are compiled at once."""
+MOST = 8
+"""Kernels that are compiled at once. What else computes meanwhile slows them: two processors may share a core."""
 
 TURN = 1e-4
 """Seconds after which a thread lets another one run Python meanwhile.
 
-Triton reads its library of 400 MB piece by piece to find its version, and with the usual 5 ms would wait so long for
-each piece. A kernel waits as often for its next pass.
+A kernel waits for its next pass as often as it has passes, and with the usual 5 ms would wait so long for each.
 """
 
 
@@ -60,6 +63,7 @@ def together() -> Iterator[None]:
         finally:
             HERE.threads = None
             threads.give()
+            threads.give_launchers()
 
 
 def later(give: Callable[[], Any]) -> None:
@@ -70,23 +74,29 @@ def later(give: Callable[[], Any]) -> None:
 
 
 class _Turns:
-    """Lets threads take turns more often while some of them are in it."""
+    """Lets threads take turns more often while some of them are in it, and has none look for garbage in cycles.
+
+    To go through all objects of PyTorch takes 0.1 s, in which no thread reads a kernel.
+    """
 
     def __init__(self) -> None:
-        self._lock, self._inside, self._usual = threading.Lock(), 0, 0.0
+        self._lock, self._inside, self._usual, self._collects = threading.Lock(), 0, 0.0, False
 
     def __enter__(self) -> None:
         with self._lock:
             self._inside += 1
             if self._inside == 1:
-                self._usual = sys.getswitchinterval()
+                self._usual, self._collects = sys.getswitchinterval(), gc.isenabled()
                 sys.setswitchinterval(min(TURN, self._usual))
+                gc.disable()
 
     def __exit__(self, *failed: object) -> None:
         with self._lock:
             self._inside -= 1
             if not self._inside:
                 sys.setswitchinterval(self._usual)
+                if self._collects:
+                    gc.enable()
 
 
 _TURNS = _Turns()
@@ -111,12 +121,34 @@ def begin() -> Future[None]:
         with suppress(Exception):  # then the first launch says what is wrong
             loading = threading.Thread(target=load, daemon=True)
             loading.start()
-            cache_of_triton.triton_key()
+            with _in_one_piece(cache_of_triton):
+                cache_of_triton.triton_key()
             loading.join()
         ready.set_result(None)
 
     threading.Thread(target=made, daemon=True).start()
     return ready
+
+
+@contextmanager
+def _in_one_piece(module: Any) -> Iterator[None]:
+    """Meanwhile functions of a module read the library of 400 MB at once; between pieces they would wait for a turn."""
+
+    def opened(path: Any, mode: str = "r", *given: Any, **options: Any) -> Any:
+        return _Whole(path) if mode == "rb" and "libtriton" in str(path) else open(path, mode, *given, **options)
+
+    module.open = opened
+    try:
+        yield
+    finally:
+        del module.open
+
+
+class _Whole(FileIO):
+    """A file that is read in one piece, however much is asked for."""
+
+    def read(self, size: int | None = -1) -> Any:
+        return b"" if self.tell() == self.seek(0, SEEK_END) else mmap(self.fileno(), 0, access=ACCESS_READ)
 
 
 class _Threads(ThreadPoolExecutor):
@@ -129,7 +161,7 @@ class _Threads(ThreadPoolExecutor):
     def __init__(self, most: int) -> None:
         super().__init__(most)
         self.later: list[Callable[[], Any]] = []
-        self._launchers: dict[Any, Future[Any]] = {}
+        self._launched: dict[tuple[Any, ...], Any] = {}  # by types of arguments, the source of a kernel
         self._read = threading.Event()
         self._read.set()
 
@@ -144,19 +176,24 @@ class _Threads(ThreadPoolExecutor):
             self.later.pop(0)()
             self._read.wait()
 
+    def give_launchers(self) -> None:
+        """Have launchers built by threads that have no kernel: no kernel needs one before all are compiled."""
+        if not releases.here().arguments_together:  # else this Triton has one launcher for all kernels
+            for kinds, source in self._launched.items():
+                super().submit(_build_launcher, source, kinds)
+
     def submit(self, compiled: Any, /, *given: Any, **options: Any) -> Future[Any]:
         """Compile a kernel."""
         source = getclosurevars(compiled).nonlocals.get("src") if isinstance(compiled, FunctionType) else None
-        launcher, read = self._launcher(source), self._reading(source)
+        read = self._reading(source)
+        if source is not None:
+            self._launched.setdefault(tuple(source.signature.values()), source)
 
         def whole() -> Any:
             try:
-                made = compiled(*given, **options)
+                return compiled(*given, **options)
             finally:
                 read.set()
-            if launcher is not None:
-                launcher.exception()  # it was given to a thread before
-            return made
 
         return super().submit(whole)
 
@@ -168,21 +205,12 @@ class _Threads(ThreadPoolExecutor):
 
             def reading(*given: Any, **options: Any) -> Any:
                 try:
-                    return make(*given, **options)
+                    return read_once(partial(make, *given, **options))
                 finally:
                     read.set()
 
             source.make_ir = reading
         return read
-
-    def _launcher(self, source: Any) -> Future[Any] | None:
-        """Have the launcher of a kernel built beside the kernel; None if this Triton has one for all kernels."""
-        if source is None or releases.here().arguments_together:
-            return None
-        kinds = tuple(source.signature.values())
-        if kinds not in self._launchers:
-            self._launchers[kinds] = super().submit(_build_launcher, source, kinds)
-        return self._launchers[kinds]
 
 
 def _build_launcher(source: Any, kinds: tuple[Any, ...]) -> None:
