@@ -72,8 +72,7 @@ def forward(
     with _as_it_is():
         S = scores(query, key, scale, softcap, mask, bias)
         L = torch.logsumexp(S, -1)
-        P = torch.exp(S - L.masked_fill(L.isinf(), 0.0)[..., None])
-        O = P @ _wide(value).repeat_interleave(query.shape[1] // key.shape[1], 1)
+        O = _probabilities(S, L) @ _wide(value).repeat_interleave(query.shape[1] // key.shape[1], 1)
     return O.to(query.dtype), L * log2(euler)
 
 
@@ -103,13 +102,19 @@ def backward(
     if grad_L is not None:
         v = v - grad_L * log2(euler)
     with _as_it_is():
-        P = torch.exp(scores(query, key, scale, softcap, mask, bias) - L.masked_fill(L.isinf(), 0.0)[..., None])
+        P = _probabilities(scores(query, key, scale, softcap, mask, bias), L)
         dS = P * (dO @ V.mT - v[..., None])
         if softcap:
             dS = dS * (1 - torch.tanh(Q @ K.mT * (scale / softcap)) ** 2)
         dQ, dK, dV = dS @ K * scale, summed(dS.mT @ Q) * scale, summed(P.mT @ dO)
     made = dQ.to(query.dtype), dK.to(key.dtype), dV.to(value.dtype)
     return made if bias is None else (*made, dS)
+
+
+def _probabilities(S: Tensor, L: Tensor) -> Tensor:
+    """exp(S - L), of which those of a query are 1 in sum, or less with a sink, also where L is too large to tell."""
+    P = torch.exp(S - L.masked_fill(L.isinf(), 0.0)[..., None])
+    return P / P.sum(-1, keepdim=True).clamp(min=1.0)
 
 
 def _as_it_is() -> torch.autocast:

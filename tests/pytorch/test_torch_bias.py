@@ -246,6 +246,27 @@ def judge(
         assert error < tolerance, (tuple(its.shape), float(error))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_the_least_number_of_a_type_leaves_keys_out(dtype: Any) -> None:
+    x = [each.detach().to(dtype) for each in tensors((2,), 3, 5, 5, (5, 5), d=16, d_v=16)[:3]]
+    rows = torch.zeros(5, 5, dtype=dtype)
+    rows[1, 2:], rows[2] = torch.finfo(dtype).min, torch.finfo(dtype).min
+    made = []
+    for bias in (rows, rows.masked_fill(rows < 0, -torch.inf)):
+        leaves = [each.clone().requires_grad_() for each in (*x, bias)]
+        out, lse = attention(*leaves[:3], bias=leaves[3], return_lse=True)
+        made.append([out, lse, *torch.autograd.grad(out.sum() + lse[:, :, [0, 1, 3, 4]].sum(), leaves)])
+    assert all(map(torch.equal, *made)) and not made[0][0][:, :, 2].any()
+
+
+def test_a_query_all_of_whose_scores_are_large() -> None:
+    """By the definition: L does not tell how many keys there are."""
+    q, k, v = (each.detach().requires_grad_() for each in tensors((2,), 3, 4, 5, (4, 5), d=16, d_v=16)[:3])
+    out = attention(q, k, v, bias=torch.full((4, 5), -1e30))
+    assert torch.allclose(out, v.mean(2, keepdim=True).expand_as(out))
+    assert torch.allclose(torch.autograd.grad(out.sum(), v)[0], torch.full_like(v, 4 / 5))
+
+
 @pytest.mark.parametrize("form", list(FORMS)[:4])
 def test_kernels_by_the_interpreter(interpreted: None, form: str) -> None:
     judge(form, 37, 21, d=16, d_v=16)
