@@ -246,6 +246,16 @@ def judge(
         assert error < tolerance, (tuple(its.shape), float(error))
 
 
+def test_the_gradient_of_a_bias_beside_a_wider_mask_is_rounded_once() -> None:
+    x = [each.detach().bfloat16() for each in tensors((4,), 5, 7, 40, (40,), d=16, d_v=16)]
+    mask, grads = torch.rand(5, 7, 40, generator=torch.Generator().manual_seed(1)) < 0.8, []
+    for kind in (torch.bfloat16, torch.float32):
+        bias = x[3].clone().to(kind).requires_grad_()
+        attention(*x[:3], bias=bias, attn_mask=mask).sum().backward()
+        grads.append(bias.grad)
+    assert torch.equal(grads[0], grads[1].bfloat16())
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_the_least_number_of_a_type_leaves_keys_out(dtype: Any) -> None:
     x = [each.detach().to(dtype) for each in tensors((2,), 3, 5, 5, (5, 5), d=16, d_v=16)[:3]]
