@@ -3,7 +3,7 @@
     python benchmarks/gpu/hopper_bytes.py -o benchmarks/gpu/hopper_bytes.jsonl
 
 Tiles are those of `tiles.HOPPER`, with lengths that they need not divide, and head dimensions of any group of 16 bytes.
-Some are of packed sequences: these kernels read ranges of keys, which are beside the count.
+Some are of packed sequences, whose kernels read two numbers of each query, or of each key, besides.
 Memory adds what a kernel adds to a tensor (`m.add`): the old words, which the count has among the words read, do not
 cross to the multiprocessors, and are left out here. Nsight Compute reads the counters of one process that runs all
 cases, one after the other.
@@ -25,13 +25,15 @@ from typing import Any, NamedTuple, cast
 from profiler import counters, launched, under_profiler
 
 from pebblesim.advice.tiles import HOPPER, Tiling
+from pebblesim.core.units import Bytes
 from pebblesim.kernels.additions import read_to_be_added_to
+from pebblesim.kernels.gluon.bytes import crossing
 from pebblesim.kernels.gluon.gluon import gluon
-from pebblesim.kernels.key_ranges import KeyRanges
+from pebblesim.kernels.key_ranges import KeyRanges, reads_ranges
 from pebblesim.kernels.module import module_of
 from pebblesim.kernels.tables import moved_words
 from pebblesim.kernels.words import moved_bytes, word_bytes
-from pebblesim.language import masks
+from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Band, Mask, Packed
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
@@ -51,6 +53,10 @@ METRICS = {
 }
 FILL = "FillFunctor"
 """PyTorch's kernel that fills with zeros what is added to."""
+
+
+RANGE = 8
+"""Bytes of the two numbers of a query, or of a key, by which kernels know packed sequences."""
 
 
 class Case(NamedTuple):
@@ -76,6 +82,13 @@ class Case(NamedTuple):
     @property
     def program(self) -> Program:
         return get(self.tiles.schedule).in_dims(self.dims).under(self.taken)
+
+    def sent(self) -> tuple[Bytes, int]:
+        """The bytes that cross for a head, with ranges of packed sequences, and those that are zeros of boxes."""
+        program = self.program
+        moved, zeros = crossing(program, {**self.dims, **self.tiles.blocks}, DTYPE, self.band, self.tiles.stages)
+        reading = sum(reads_ranges(self.taken, list(ir.walk(phase.body))) for phase in program.phases)
+        return moved + Bytes(RANGE * self.n * reading), zeros
 
     def counted(self) -> dict[str, int]:
         """Bytes read and written by all heads, and those that memory adds without sending them."""
@@ -132,6 +145,19 @@ def cases() -> list[Case]:
             mask = f"lengths:{lengths}" + (f":{mask}" if mask else "")
         found.append(Case(tiles, n, d, heads, mask))
     return found
+
+
+def case_of(row: dict[str, Any]) -> Case:
+    """The case of a row, by the tiles that are offered now."""
+    alike = (each for each in HOPPER if each.schedule == row["schedule"] and each.widths[0] <= row["d"])
+    tiles = next(
+        each
+        for each in alike
+        if (dict(each.blocks), each.stages) == (row["blocks"], row["stages"])
+        and row["d"] <= each.widths[1]
+        and row["d_v"] <= each.widest["d_v"]
+    )
+    return Case(tiles, row["n"], row["d"], row["heads"], row["mask"])
 
 
 def compiled(number: int) -> None:
