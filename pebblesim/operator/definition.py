@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
+from pebblesim.kernels.passes.bias import LOWEST
 from pebblesim.operator.masks import Asked
 
 
@@ -38,7 +39,7 @@ def scores(
 ) -> Tensor:
     """The scores of all pairs in float32, or in float64 for float64; -infinity for pairs that are not allowed.
 
-    `bias`: is added to them, capped or not.
+    `bias`: is added to them, capped or not; with one a query all of whose scores are below `LOWEST` has no keys.
 
     Raises:
         UsageError: they do not fit into the memory.
@@ -56,7 +57,10 @@ def scores(
     if softcap:
         S = softcap * torch.tanh(S / softcap)
     S = S if bias is None else S + bias
-    return S if mask is None else S.masked_fill(~mask, -torch.inf)
+    S = S if mask is None else S.masked_fill(~mask, -torch.inf)
+    if bias is None or not S.numel():
+        return S
+    return S.masked_fill(S.amax(-1, keepdim=True) < LOWEST * log(2), -torch.inf)
 
 
 def forward(

@@ -269,12 +269,32 @@ def test_the_least_number_of_a_type_leaves_keys_out(dtype: Any) -> None:
     assert all(map(torch.equal, *made)) and not made[0][0][:, :, 2].any()
 
 
-def test_a_query_all_of_whose_scores_are_large() -> None:
+@pytest.mark.parametrize("number", [-1e4, -1e5])
+def test_a_query_all_of_whose_scores_are_large(number: float) -> None:
     """By the definition: L does not tell how many keys there are."""
     q, k, v = (each.detach().requires_grad_() for each in tensors((2,), 3, 4, 5, (4, 5), d=16, d_v=16)[:3])
-    out = attention(q, k, v, bias=torch.full((4, 5), -1e30))
-    assert torch.allclose(out, v.mean(2, keepdim=True).expand_as(out))
+    out = attention(q * 1e-9, k, v, bias=torch.full((4, 5), number))
+    assert torch.allclose(out, v.mean(2, keepdim=True).expand_as(out), atol=1e-6)
     assert torch.allclose(torch.autograd.grad(out.sum(), v)[0], torch.full_like(v, 4 / 5))
+
+
+@pytest.mark.parametrize("number", [-1e6, -1e9, -1e15, -1e30, torch.finfo(torch.float32).min])
+def test_a_query_all_of_whose_scores_are_too_low_is_one_without_a_key(interpreted: None, number: float) -> None:
+    """By kernels and by the definition; other queries leave such keys out."""
+    q, k, v, bias = (each.detach().float() for each in tensors((3,), 2, 37, 21, (37, 21), d=16, d_v=16))
+    bias[:, 3:] = number
+    bias[5] = number
+    without = bias.masked_fill(bias == number, -torch.inf)
+    dO = drawn(*q.shape[:3], 16, seed=8).detach().float()
+    leaves = [each.clone().requires_grad_() for each in (q, k, v, without)]
+    out, lse = attention(*leaves[:3], bias=leaves[3], return_lse=True)
+    true = [out, *torch.autograd.grad(out, leaves, dO)]
+    leaves = [each.clone().requires_grad_() for each in (q, k, v, bias)]
+    out, same = attention(*leaves[:3], bias=leaves[3], return_lse=True)
+    close([out, *torch.autograd.grad(out, leaves, dO)], true, 1e-6)
+    (out, L), grads = by_kernels([q, k, v, bias], dO, None)
+    close([out, *grads], true, 1e-5)
+    assert not out[:, :, 5].any() and lse[:, :, 5].isinf().all() and torch.equal(lse, same) and L[:, :, 5].isinf().all()
 
 
 @pytest.mark.parametrize("form", list(FORMS)[:4])

@@ -25,6 +25,12 @@ TRANSPOSED = "bias_T"
 """The name of its transpose, for phases that read this in its place."""
 
 
+LOWEST = -(2.0**20)
+"""Where maxima of scores to base 2 begin beside a bias: a query all of whose scores are below it is one without a key.
+
+In float32 such a maximum, rounded, is far from the score that it is of: their difference may have no exponential.
+"""
+
 LEAST = {"float32": -3.4e38, "bfloat16": -3.38e38, "float16": -65504.0}
 """Numbers of a type near its least one."""
 

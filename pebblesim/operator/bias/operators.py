@@ -8,7 +8,7 @@ heads may share keys: these have a number of heads that divides theirs.
 
 from __future__ import annotations
 
-from math import e, log, log2
+from math import e, log2
 from typing import Any
 
 import torch
@@ -29,9 +29,6 @@ from pebblesim.operator.operators import by_vmap, fake, no_second
 
 LIMITS = "SymInt inner, SymInt? left, SymInt? right, bool at_end, float scale"
 WITH_BIAS, BACKWARD = "pebblesim::attention_with_bias", "pebblesim::attention_with_bias_backward"
-
-LEAST = torch.finfo(torch.float32).min * log(2)
-"""Numbers below this one leave keys out as -∞ does: scores to base 2, in float32 in kernels, do not hold them."""
 
 torch.library.define(
     WITH_BIAS, f"(Tensor query, Tensor key, Tensor value, Tensor bias, Tensor? ranges, {LIMITS}) -> (Tensor, Tensor)"
@@ -139,7 +136,6 @@ def _pairs(
     """The scale, no cap, the allowed pairs, and the bias of all batches, as the definition takes them."""
     groups = _groups(query.shape[0], bias.shape[0], asked.inner)
     whole = bias.expand(groups, asked.inner, *bias.shape[2:]).flatten(0, 1)
-    whole = whole.masked_fill(whole < LEAST, -torch.inf)
     first, end = (None, None) if ranges is None else ranges.unbind(1)
     limits = Asked(first, end, asked.left, asked.right, asked.at_end, asked.scale, 0.0, None, False)
     return asked.scale, 0.0, definition.allowed(query, key, limits), whole
