@@ -1,11 +1,13 @@
 """Errors of `attention` with masks and options in combination, beside 16-bit kernels of PyTorch; on a GPU.
 
-python benchmarks/gpu/combined_errors.py -o FOLDER [--calls 100] [--seed 0] [--time-limit 140] [--table]
+python benchmarks/gpu/combined_errors.py -o FOLDER [--calls 100] [--seed 0] [--edges] [--time-limit 140] [--table]
 
-Each call is drawn by its number and made three times. Errors are those of O, L and all gradients against scores that
-are written out in float64. The peer is PyTorch's `scaled_dot_product_attention` with a dense mask of numbers, keys and
-values repeated for each head, and sinks as one more key. It has neither softcap nor a gradient of L: there, and where
-its 16-bit kernels refuse a call, the peer is a 16-bit kernel written out: sums in float32, P and dS rounded to 16 bits.
+Each call is drawn by its number and made three times. With `--edges` more of its options are at the end of what is
+allowed: head dimensions up to 1,024, little or no workspace, sinks of -∞, a bias and a dense mask together. Errors are
+those of O, L and all gradients against scores that are written out in float64. The peer is PyTorch's
+`scaled_dot_product_attention` with a dense mask of numbers, keys and values repeated for each head, and sinks as one
+more key. It has neither softcap nor a gradient of L: there, and where its 16-bit kernels refuse a call, the peer is a
+16-bit kernel written out: sums in float32, P and dS rounded to 16 bits.
 FOLDER/combined_errors.jsonl has a row for each call; calls that are there are not made again. With `--device cpu`
 calls are in float64, and each result is right or not.
 """
@@ -29,6 +31,9 @@ DIMS = (
     *((16, 16), (32, 32), (64, 64), (64, 64), (128, 128), (128, 128), (80, 48), (128, 64)),
     *((192, 128), (256, 256), (256, 256), (512, 512), (576, 512)),
 )
+ADDED = "dB", "dM"
+"""The gradients of what is added to scores: the first mask of numbers, and one beside a bias."""
+
 MOST = 1.5
 """The largest ratio of errors that is right."""
 
@@ -36,6 +41,11 @@ LEAST = 1 / 16, 1 / 4
 """Errors below this part of one rounding of each term are as good as none; the second is for results of few numbers."""
 
 FEW = 256
+
+
+WIDE = (512, 512), (576, 512), (640, 640), (1024, 1024), (1024, 64), (96, 1024), (776, 512)
+EDGES = " edges"
+"""The end of the keys of calls with options at the end of what is allowed."""
 
 
 def drawn(key: str) -> dict[str, Any]:
@@ -79,6 +89,22 @@ def drawn(key: str) -> dict[str, Any]:
         case["dense_type"], case["holes"] = draw.choice([case["dtype"], "float32"]), maybe(0.5)
     elif max(d, d_v) <= 256 and maybe(0.3):
         case["softcap"] = draw.uniform(2, 30)
+    return at_edges(case, draw) if key.endswith(EDGES) else case
+
+
+def at_edges(case: dict[str, Any], draw: random.Random) -> dict[str, Any]:
+    """A call with more of its options at the end of what is allowed."""
+    if "dense" in case:
+        lead, heads = case["lead"], case["heads"]
+        shapes = [[heads], [*lead, 1], [*lead, heads], []]
+        case |= {"dense": "bias", "beside": draw.choice(["numbers", "booleans"])}
+        case["beside_shape"] = [*draw.choice(shapes), draw.choice([case["n_q"], 1]), case["n_k"]]
+    elif "softcap" not in case:
+        case["d"], case["d_v"] = draw.choice([*[(case["d"], case["d_v"])] * len(WIDE), *WIDE])
+        case["workspace"] = draw.choice([0, 0, 2**20]) if max(case["d"], case["d_v"]) <= 512 else 2**28
+    if draw.random() < 0.6:
+        case["sinks"] = draw.choice(["bfloat16", "float32"])
+        case["no_sink"] = [draw.random() < 0.5 for _ in range(case["heads"])]
     return case
 
 
@@ -156,17 +182,26 @@ class Tensors:
         }
         self.dO, self.dL = tensor(h, n_q, case["d_v"]), torch.randn(*case["lead"], h, n_q, device=device)
         self.pairs, self.booleans = allowed(torch, case, device), None
-        if "dense" in case:
-            holes = torch.rand(case["dense_shape"], device=device) < 0.3 * case["holes"]
-            if case["dense"] == "booleans":
+        for name, part in (("dB", "dense"), ("dM", "beside")):
+            if part not in case:
+                continue
+            shape = case[f"{part}_shape"]
+            holes = torch.rand(shape, device=device) < 0.3 * case["holes"]
+            if case[part] == "booleans":
                 self.booleans = ~holes
-            else:  # numbers that 16 bits have, so that the peer is given the same ones
-                bias = self.numbers(*case["dense_shape"]).to(of(case["dense_type"]))
-                self.leaves["dB"] = bias.masked_fill(holes, -torch.inf)
+            else:  # numbers that 16 bits have, as does their sum, so that the peer is given the same ones
+                bias = self.numbers(*shape)
+                bias = (bias * 8).round() / 8 if "beside" in case else bias
+                self.leaves[name] = bias.to(of(case["dense_type"])).masked_fill(holes, -torch.inf)
             self.pairs = self.pairs & ~self.flat(holes)
-        if "sinks" in case:
-            self.leaves["ds"] = (2 * torch.randn(h, device=device)).bfloat16().to(of(case["sinks"]))
         self.empty = ~self.pairs.any(-1)
+        if "sinks" in case:
+            sinks = (2 * torch.randn(h, device=device)).bfloat16().to(of(case["sinks"]))
+            without = torch.tensor(case.get("no_sink", [False] * h), device=device)
+            self.leaves["ds"] = sinks.masked_fill(without, -torch.inf)
+            self.alone = self.empty & without[:, None]
+        else:
+            self.alone = self.empty
 
     def flat(self, x: Any) -> Any:
         """With one dimension of batches in the place of several; broadcast where it is shared."""
@@ -192,8 +227,9 @@ class Tensors:
         given = options(self.torch, self.case, self.dO.device.type)
         if "ds" in leaves:
             given["sinks"] = leaves["ds"]
-        if "dB" in leaves:
-            given["bias" if self.case["dense"] == "bias" else "attn_mask"] = leaves["dB"]
+        for name, part in (("dB", "dense"), ("dM", "beside")):
+            if name in leaves:
+                given["bias" if self.case[part] == "bias" else "attn_mask"] = leaves[name]
         if self.booleans is not None:
             given["attn_mask"] = self.booleans
         return attention(leaves["dQ"], leaves["dK"], leaves["dV"], **given)
@@ -210,14 +246,14 @@ class Tensors:
 
     def scores(self, leaves: dict[str, Any], S: Any) -> Any:
         """Scores with all masks; the last column is the sink, or stands for the keys of a query without a key."""
-        if "dB" in leaves:
-            S = S + self.flat(leaves["dB"]).masked_fill(self.flat(leaves["dB"]) == -self.torch.inf, 0)
+        for name in ADDED:
+            if name in leaves:
+                bias = self.flat(leaves[name])
+                S = S + bias.masked_fill(bias == -self.torch.inf, 0)
         S = S.masked_fill(~self.pairs, -self.torch.inf)
-        if "ds" in leaves:
-            column = leaves["ds"][:, None, None].expand(*S.shape[:-1], 1)
-        else:
-            column = self.torch.where(self.empty[..., None], 0.0, -self.torch.inf).to(S.dtype).expand(*S.shape[:-1], 1)
-        return self.torch.cat([S, column], -1)
+        column = leaves["ds"][:, None, None] if "ds" in leaves else S.new_full((), -self.torch.inf)
+        column = self.torch.where(self.alone[..., None], 0.0, column)
+        return self.torch.cat([S, column.expand(*S.shape[:-1], 1)], -1)
 
     def true(self, leaves: dict[str, Any]) -> Any:
         q, k, v = self.heads_of(leaves)
@@ -229,7 +265,7 @@ class Tensors:
         if not self.case["lse"]:
             return O
         L = S.logsumexp(-1)
-        return O, L if "ds" in leaves else L.masked_fill(self.empty, -self.torch.inf)
+        return O, L.masked_fill(self.alone, -self.torch.inf)
 
     def sdpa(self, leaves: dict[str, Any]) -> Any:
         """PyTorch's attention; a query without a key takes all, and then its O is 0."""
@@ -277,14 +313,14 @@ class Tensors:
         made["dQ"] = shape_of(self.scale * rounded(dS * slope) @ k, "dQ")
         made["dK"] = of_keys(self.scale * rounded(dS * slope).mT @ q, x["dK"])
         terms["dQ"], terms["dK"] = (self.scale * (a**2 @ b**2).sqrt() for a, b in ((dS_most, k), (dS_most.mT, q)))
-        if "dB" in x:
-            full = dS.reshape(*self.case["lead"], *dS.shape[-3:])
-            made["dB"], terms["dB"] = full.sum_to_size(x["dB"].shape), dS_most
+        full = dS.reshape(*self.case["lead"], *dS.shape[-3:])
+        for name in (each for each in ADDED if each in x):
+            made[name], terms[name] = full.sum_to_size(x[name].shape), dS_most
         if "ds" in x:
+            p_sink = p_sink.masked_fill(self.alone[..., None], 0.0)
             made["ds"], terms["ds"] = -(p_sink * D).sum((0, 2, 3)), p_sink * most
         if self.case["lse"]:
-            L = (m + l.log()).squeeze(-1)
-            L = L if "ds" in x else L.masked_fill(self.empty, -self.torch.inf)
+            L = (m + l.log()).squeeze(-1).masked_fill(self.alone, -self.torch.inf)
             made["L"] = L.reshape(self.dL.shape)
         types = {"L": self.torch.float32} | {name: each.dtype for name, each in self.leaves.items()}
         return {name: each.to(types.get(name, kind)) for name, each in made.items()}, terms
@@ -360,7 +396,8 @@ def made(device: str, key: str) -> Row:
 
 
 def rows(torch: Any, asked: argparse.Namespace, there: set[str]) -> Any:
-    keys = [key for at in range(asked.calls) if (key := f"{asked.seed}.{at}") not in there]
+    end = EDGES if asked.edges else ""
+    keys = [key for at in range(asked.calls) if (key := f"{asked.seed}.{at}{end}") not in there]
     make, until = partial(made, asked.device), time.monotonic() + asked.time_limit
     if asked.workers < 2:
         yield from map(make, keys)
@@ -397,6 +434,7 @@ def main() -> None:
     parser = arguments(__doc__, 140.0)
     parser.add_argument("--calls", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--edges", action="store_true", help="options at the end of what is allowed")
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     resumed(parser.parse_args(), "combined_errors.jsonl", rows, table)

@@ -67,14 +67,14 @@ def _put_part(page: Path, part: str, lines: list[str]) -> None:
 def _put_spans(page: Path, host: list[dict[str, Any]]) -> None:
     """Write the least and the largest CPU time of calls of known lengths."""
     known = [row for row in host if "ours" in row and least(row, "forward") and not row["key"].startswith("new")]
-    said = ",\n  ".join(
-        f"{way} {words.span(row['ours'][way] for row in known)} µs, where PyTorch takes "
-        f"{words.span(best for row in known if (best := least(row, way)))}"
+    said = ";\n".join(
+        f"a {way} pass takes {words.span(row['ours'][way] for row in known)} µs, and PyTorch's "
+        f"{words.span(best for row in known if (best := least(row, way)))} µs"
         for way in ("forward", "backward")
     )
-    span = r"\d+ to \d+"
-    each = rf"{span} µs, where PyTorch takes {span}"
-    _put(page, rf"()forward {each},\s+backward {each}()", said)
+    span = r"\d+ to \d+ µs"
+    forward, backward = (rf"a {way} pass takes {span}, and PyTorch's {span}" for way in ("forward", "backward"))
+    _put(page, rf"(){forward};\s+{backward}()", said)
 
 
 def _groups(rows: list[dict[str, Any]]) -> list[str]:

@@ -63,11 +63,11 @@ def of_code(rows: Rows, before: Rows) -> list[str]:
     )
     if all([*now, *then]):
         lines.append(
-            f"- {len(before)} shapes were raced [before that](../benchmarks/gpu/h200/drawn_race/race_before.jsonl), "
-            f"without FlashAttention-4, with known passes made by Python. The {len(keys)} of them that were raced "
-            f"again had geometric means of {_two(map(mean, then), '.2f')} forward and with gradients, with "
-            f"launches, and {_two(map(few, then))} of them were below {BEHIND}; now they have "
-            f"{_two(map(mean, now), '.2f')}, and {_two(map(few, now))} are."
+            f"- {len(keys)} of these shapes were raced [before](../benchmarks/gpu/h200/drawn_race/race_before.jsonl), "
+            "without FlashAttention-4, when Python made known passes. Their geometric means forward and with "
+            f"gradients, with launches, were {_two(map(mean, then), '.2f')} then, and {_two(map(few, then))} ratios "
+            f"were below {BEHIND}; now the means are {_two(map(mean, now), '.2f')}, and {_two(map(few, now))} ratios "
+            "are below."
         )
     return lines
 

@@ -13,9 +13,9 @@ from math import exp, log
 from pathlib import Path
 from typing import Any
 
-from pebblesim.kernels.gluon.bytes import crossing
-from pebblesim.language import masks
-from pebblesim.language.registry import get
+from hopper_bytes import case_of
+
+from pebblesim.language.masks import Packed
 
 HERE = Path(__file__).resolve().parent
 PYTORCH = ("cudnn", "flash", "efficient", "flex")
@@ -123,13 +123,13 @@ def moved() -> Iterator[str]:
     yield f"| {' | '.join((*heads_of_columns, 'written, counted', 'measured ÷ sent'))} |"
     yield "|---" * 8 + "|"
     for row in rows_of("hopper_bytes.jsonl"):
-        band, heads = masks.of(row["mask"]), row["heads"]
-        dims = {"n_q": row["n"], "n_k": row["n"], "d_k": row["d"], "d_v": row.get("d_v", row["d"])}
-        program = get(row["schedule"]).in_dims(dims).under(band)
-        both, zeros = crossing(program, {**dims, **row["blocks"]}, "bfloat16", band, row["stages"])
-        measured, wide = row["measured"], f"/{dims['d_v']}" * (dims["d_v"] != row["d"])
+        case, heads, measured = case_of(row), row["heads"], row["measured"]
+        (both, zeros), wide = case.sent(), f"/{row['d_v']}" * (row["d_v"] != row["d"])
+        mask = row["mask"] or "none"
+        if isinstance(case.band, Packed):
+            mask = f"{len(case.band.queries)} packed" + ", causal" * mask.endswith("causal")
         yield (
-            f"| {row['schedule']} | {row['n']:,}, {row['d']}{wide}, {heads} | {row['mask'] or 'none'} | "
+            f"| {row['schedule']} | {row['n']:,}, {row['d']}{wide}, {heads} | {mask} | "
             f"{heads * (both.reads - zeros):,} | {heads * zeros:,} | {measured['read'] / heads / both.reads:.5f} | "
             f"{row['counted']['written']:,} | {measured['written'] / heads / both.writes:.5f} |"
         )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
+from pebblesim.kernels.passes.bias import LOWEST
 from pebblesim.operator.masks import Asked
 
 
@@ -38,7 +39,7 @@ def scores(
 ) -> Tensor:
     """The scores of all pairs in float32, or in float64 for float64; -infinity for pairs that are not allowed.
 
-    `bias`: is added to them, capped or not.
+    `bias`: is added to them, capped or not; with one a query all of whose scores are below `LOWEST` has no keys.
 
     Raises:
         UsageError: they do not fit into the memory.
@@ -56,7 +57,10 @@ def scores(
     if softcap:
         S = softcap * torch.tanh(S / softcap)
     S = S if bias is None else S + bias
-    return S if mask is None else S.masked_fill(~mask, -torch.inf)
+    S = S if mask is None else S.masked_fill(~mask, -torch.inf)
+    if bias is None or not S.numel():
+        return S
+    return S.masked_fill(S.amax(-1, keepdim=True) < LOWEST * log(2), -torch.inf)
 
 
 def forward(
@@ -72,8 +76,7 @@ def forward(
     with _as_it_is():
         S = scores(query, key, scale, softcap, mask, bias)
         L = torch.logsumexp(S, -1)
-        P = torch.exp(S - L.masked_fill(L.isinf(), 0.0)[..., None])
-        O = P @ _wide(value).repeat_interleave(query.shape[1] // key.shape[1], 1)
+        O = _probabilities(S, L) @ _wide(value).repeat_interleave(query.shape[1] // key.shape[1], 1)
     return O.to(query.dtype), L * log2(euler)
 
 
@@ -103,13 +106,19 @@ def backward(
     if grad_L is not None:
         v = v - grad_L * log2(euler)
     with _as_it_is():
-        P = torch.exp(scores(query, key, scale, softcap, mask, bias) - L.masked_fill(L.isinf(), 0.0)[..., None])
+        P = _probabilities(scores(query, key, scale, softcap, mask, bias), L)
         dS = P * (dO @ V.mT - v[..., None])
         if softcap:
             dS = dS * (1 - torch.tanh(Q @ K.mT * (scale / softcap)) ** 2)
         dQ, dK, dV = dS @ K * scale, summed(dS.mT @ Q) * scale, summed(P.mT @ dO)
     made = dQ.to(query.dtype), dK.to(key.dtype), dV.to(value.dtype)
     return made if bias is None else (*made, dS)
+
+
+def _probabilities(S: Tensor, L: Tensor) -> Tensor:
+    """exp(S - L), of which those of a query are 1 in sum, or less with a sink, also where L is too large to tell."""
+    P = torch.exp(S - L.masked_fill(L.isinf(), 0.0)[..., None])
+    return P / P.sum(-1, keepdim=True).clamp(min=1.0)
 
 
 def _as_it_is() -> torch.autocast:

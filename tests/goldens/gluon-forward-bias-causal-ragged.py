@@ -72,7 +72,7 @@ def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_ful
         at_i = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, tile_128))
         O_i = gl.full([64, 64], 0.0, gl.float32, tile_64)
         l_i = gl.full([64], 0.0, gl.float32, gl.SliceLayout(1, tile_128))
-        m_i = gl.full([64], -float("inf"), gl.float32, gl.SliceLayout(1, tile_128))
+        m_i = gl.full([64], -1048576.0, gl.float32, gl.SliceLayout(1, tile_128))
         mbarrier.wait(Q_i_full.index(0), turn & 1)
         for j in range(gl.minimum(gl.maximum(i * 128 + 1, 0) // 128, n_k // 128)):
             slot, phase = (filled + j) % 3, ((filled + j) // 3) & 1

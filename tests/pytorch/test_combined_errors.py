@@ -24,22 +24,24 @@ def combined() -> Iterator[Any]:
     torch.set_num_threads(before)
 
 
-def cases(combined: Any, number: int) -> Iterator[dict[str, Any]]:
+def cases(combined: Any, number: int, end: str = "", widest: int = 128) -> Iterator[dict[str, Any]]:
     """The first small calls of a seed."""
-    drawn = (combined.drawn(f"test.{at}") for at in range(10**6))
-    small = (case for case in drawn if case["n_q"] * case["n_k"] * case["heads"] <= 8_000 and case["d"] <= 128)
+    drawn = (combined.drawn(f"test.{at}{end}") for at in range(10**6))
+    small = (case for case in drawn if case["n_q"] * case["n_k"] * case["heads"] <= 8_000 and case["d"] <= widest)
     return (case for case, _ in zip(small, range(number), strict=False))
 
 
-def test_calls_are_right_in_float64(combined: Any) -> None:
-    for case in cases(combined, 30):
+@pytest.mark.parametrize("end", ["", " edges"])
+def test_calls_are_right_in_float64(combined: Any, end: str) -> None:
+    for case in cases(combined, 30, end, 1024 if end else 128):
         row = combined.errors(torch, case, "cpu")
         assert row["ratio"] <= combined.MOST, (combined.shown(case), row)
         assert not row["differ"]
 
 
-def test_peers_round_as_16_bit_kernels_do(combined: Any) -> None:
-    for case in cases(combined, 25):
+@pytest.mark.parametrize("end", ["", " edges"])
+def test_peers_round_as_16_bit_kernels_do(combined: Any, end: str) -> None:
+    for case in cases(combined, 25, end):
         its = combined.Tensors(torch, case | {"lse": False}, torch.device("cpu"))
         right = its.results(its.true, torch.float64)
         written_out, terms = its.written_out(its.kind)

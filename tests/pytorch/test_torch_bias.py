@@ -249,6 +249,57 @@ def judge(
         assert error < tolerance, (tuple(its.shape), float(error))
 
 
+def test_the_gradient_of_a_bias_beside_a_wider_mask_is_rounded_once() -> None:
+    x = [each.detach().bfloat16() for each in tensors((4,), 5, 7, 40, (40,), d=16, d_v=16)]
+    mask, grads = torch.rand(5, 7, 40, generator=torch.Generator().manual_seed(1)) < 0.8, []
+    for kind in (torch.bfloat16, torch.float32):
+        bias = x[3].clone().to(kind).requires_grad_()
+        attention(*x[:3], bias=bias, attn_mask=mask).sum().backward()
+        grads.append(bias.grad)
+    assert torch.equal(grads[0], grads[1].bfloat16())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_the_least_number_of_a_type_leaves_keys_out(dtype: Any) -> None:
+    x = [each.detach().to(dtype) for each in tensors((2,), 3, 5, 5, (5, 5), d=16, d_v=16)[:3]]
+    rows = torch.zeros(5, 5, dtype=dtype)
+    rows[1, 2:], rows[2] = torch.finfo(dtype).min, torch.finfo(dtype).min
+    made = []
+    for bias in (rows, rows.masked_fill(rows < 0, -torch.inf)):
+        leaves = [each.clone().requires_grad_() for each in (*x, bias)]
+        out, lse = attention(*leaves[:3], bias=leaves[3], return_lse=True)
+        made.append([out, lse, *torch.autograd.grad(out.sum() + lse[:, :, [0, 1, 3, 4]].sum(), leaves)])
+    assert all(map(torch.equal, *made)) and not made[0][0][:, :, 2].any()
+
+
+@pytest.mark.parametrize("number", [-1e4, -1e5])
+def test_a_query_all_of_whose_scores_are_large(number: float) -> None:
+    """By the definition: L does not tell how many keys there are."""
+    q, k, v = (each.detach().requires_grad_() for each in tensors((2,), 3, 4, 5, (4, 5), d=16, d_v=16)[:3])
+    out = attention(q * 1e-9, k, v, bias=torch.full((4, 5), number))
+    assert torch.allclose(out, v.mean(2, keepdim=True).expand_as(out), atol=1e-6)
+    assert torch.allclose(torch.autograd.grad(out.sum(), v)[0], torch.full_like(v, 4 / 5))
+
+
+@pytest.mark.parametrize("number", [-1e6, -1e9, -1e15, -1e30, torch.finfo(torch.float32).min])
+def test_a_query_all_of_whose_scores_are_too_low_is_one_without_a_key(interpreted: None, number: float) -> None:
+    """By kernels and by the definition; other queries leave such keys out."""
+    q, k, v, bias = (each.detach().float() for each in tensors((3,), 2, 37, 21, (37, 21), d=16, d_v=16))
+    bias[:, 3:] = number
+    bias[5] = number
+    without = bias.masked_fill(bias == number, -torch.inf)
+    dO = drawn(*q.shape[:3], 16, seed=8).detach().float()
+    leaves = [each.clone().requires_grad_() for each in (q, k, v, without)]
+    out, lse = attention(*leaves[:3], bias=leaves[3], return_lse=True)
+    true = [out, *torch.autograd.grad(out, leaves, dO)]
+    leaves = [each.clone().requires_grad_() for each in (q, k, v, bias)]
+    out, same = attention(*leaves[:3], bias=leaves[3], return_lse=True)
+    close([out, *torch.autograd.grad(out, leaves, dO)], true, 1e-6)
+    (out, L), grads = by_kernels([q, k, v, bias], dO, None)
+    close([out, *grads], true, 1e-5)
+    assert not out[:, :, 5].any() and lse[:, :, 5].isinf().all() and torch.equal(lse, same) and L[:, :, 5].isinf().all()
+
+
 @pytest.mark.parametrize("form", list(FORMS)[:4])
 def test_kernels_by_the_interpreter(interpreted: None, form: str) -> None:
     judge(form, 37, 21, d=16, d_v=16)

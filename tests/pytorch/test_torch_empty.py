@@ -158,6 +158,18 @@ def test_vmap_over_no_call(given: str) -> None:
         assert grad.shape == mine.shape and not grad.any()
 
 
+@pytest.mark.parametrize(
+    ("batch", "of_bias"),
+    [((2, 0), (2, 1)), ((0, 2), (1, 2)), ((2, 0), ()), ((0,), (1,)), ((0, 3), (0, 1)), ((2, 0, 3), (2, 0, 1))],
+)
+def test_a_bias_that_no_sequence_has(batch: tuple[int, ...], of_bias: tuple[int, ...]) -> None:
+    q = torch.randn(*batch, 3, 4, 8, requires_grad=True)
+    bias = torch.randn(*of_bias, 3, 4, 4, requires_grad=True) if of_bias else torch.randn(4, requires_grad=True)
+    out = attention(q, q, q, bias=bias)
+    out.sum().backward()
+    assert out.shape == q.shape and torch.equal(bias.grad, torch.zeros_like(bias)), bias.grad
+
+
 def test_heads_and_head_dimensions_are_1_or_more() -> None:
     for shapes in (((1, 0, 3, 16),) * 3, ((1, 2, 3, 0),) * 3, (*((1, 2, 3, 16),) * 2, (1, 2, 3, 0))):
         with pytest.raises(UsageError, match="1 head or more and a head dimension of 1 or more: only batches and tok"):

@@ -97,8 +97,8 @@ def test_tables_of_some_heads_are_freed_before_others_need_theirs(noting: Any, m
         return found
 
     choice = SimpleNamespace(forecast=SimpleNamespace(rounds=3, tiling=SimpleNamespace(gluon=False)), cut=None)
-    module = SimpleNamespace(run=run, filled=(), fills=0)
-    monkeypatch.setattr(launching, "_prepared", lambda way, given, *others: (choice, module, ("Q", "K"), given))
+    kernels = launching.Loaded(run, ("Q", "K"), False)
+    monkeypatch.setattr(launching, "_prepared", lambda way, given, *others: (choice, kernels, given))
     tensors = {name: torch.zeros(3, 1, 8, 16).half() for name in ("Q", "K")} | {"L": torch.zeros(3, 8)}
     results = {name: torch.zeros(3, 1, 8, 16).half() for name in ("dQ", "dK")}
     with noting():
@@ -250,8 +250,8 @@ def test_kernels_run_on_the_device_of_the_tensors(monkeypatch: Any) -> None:
     for name in ("fitted", "fits"):
         monkeypatch.setattr(launching, name, lambda each: each)
     choice = SimpleNamespace(forecast=SimpleNamespace(rounds=1, tiling=SimpleNamespace(gluon=False)), cut=None)
-    module = SimpleNamespace(run=lambda *given, **others: used.append(current[0]) or {})
-    monkeypatch.setattr(launching, "_prepared", lambda way, given, *others: (choice, module, ("Q", "K"), given))
+    kernels = launching.Loaded(lambda *given, **others: used.append(current[0]) or {}, ("Q", "K"), False)
+    monkeypatch.setattr(launching, "_prepared", lambda way, given, *others: (choice, kernels, given))
     x = SimpleNamespace(is_cuda=True, device=torch.device("cuda", 1), shape=(1, 1, 8, 16), dim=lambda: 4)
     monkeypatch.setattr(launching, "_of_part", lambda tensors, *given: tensors)
     launching.compute("backward", {"Q": x, "K": x}, {}, launching.Setting(Pattern(), 1.0, None))

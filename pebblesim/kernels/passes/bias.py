@@ -14,7 +14,7 @@ from typing import TypeGuard
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.facts import OF_SCORES, makes_scores
 from pebblesim.kernels.passes.sequences import SEQUENCES
-from pebblesim.kernels.terms import MINUS_INFINITY, Binary, Term, all_of, call, term, total
+from pebblesim.kernels.terms import MINUS_INFINITY, Term, call, term, total
 from pebblesim.kernels.triton.places import Places
 from pebblesim.language import program as ir
 
@@ -25,19 +25,23 @@ TRANSPOSED = "bias_T"
 """The name of its transpose, for phases that read this in its place."""
 
 
+LOWEST = -(2.0**20)
+"""Where maxima of scores to base 2 begin beside a bias: a query all of whose scores are below it is one without a key.
+
+In float32 such a maximum, rounded, is far from the score that it is of: their difference may have no exponential.
+"""
+
 LEAST = {"float32": -3.4e38, "bfloat16": -3.38e38, "float16": -65504.0}
 """Numbers of a type near its least one."""
 
 
 def divisible(bias: Term, scale: float, kind: str = "float32") -> Term:
-    """A bias in float32 that has a number of a type where it is one, divided by the scale, too: -inf alone is that.
+    """A bias in float32 of a type, where what float32 does not hold, divided by the scale, is -inf: it leaves keys out.
 
-    Numbers below what can be divided are taken for the least that can: a mask of such numbers makes all keys of a query
-    alike that has no other.
+    The least numbers of bfloat16 and float32 are left out by all kernels, since scores to base 2 do not hold them.
     """
     least = max(LEAST["float32"] * min(abs(scale), 1.0), LEAST[kind])
-    below = all_of([bias < least, Binary("!=", bias, MINUS_INFINITY)])
-    return call("where", below, least, bias)
+    return call("where", bias < least, MINUS_INFINITY, bias)
 
 
 def biased(program: ir.Program, transposed: Container[str] = ()) -> ir.Program:

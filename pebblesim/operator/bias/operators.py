@@ -120,19 +120,22 @@ def _gradients_by_definition(
     *made, dS = definition.backward(grad, grad_lse, query, key, value, out, lse, *pairs)
     dB = _room_for_dB(bias, of_bias)
     if of_bias:
-        dB = summed(dS.unflatten(0, (_groups(query, asked), asked.inner)), bias.shape).to(bias.dtype)
+        groups = _groups(query.shape[0], bias.shape[0], asked.inner)
+        dB = summed(dS.unflatten(0, (groups, asked.inner)), bias.shape).to(bias.dtype)
     return *(in_order(each, like) for each, like in zip(made, (query, key, value), strict=True)), dB
 
 
-def _groups(query: Tensor, asked: Limits) -> int:
-    return query.shape[0] // asked.inner if query.shape[0] else 0
+def _groups(batch: int, outer: int, inner: int) -> int:
+    """The groups of a batch; those of the bias where each is without batches."""
+    return batch // inner if inner else outer
 
 
 def _pairs(
     query: Tensor, key: Tensor, bias: Tensor, ranges: Tensor | None, asked: Limits
 ) -> tuple[float, float, Tensor | None, Tensor]:
     """The scale, no cap, the allowed pairs, and the bias of all batches, as the definition takes them."""
-    whole = bias.expand(_groups(query, asked), asked.inner, *bias.shape[2:]).flatten(0, 1)
+    groups = _groups(query.shape[0], bias.shape[0], asked.inner)
+    whole = bias.expand(groups, asked.inner, *bias.shape[2:]).flatten(0, 1)
     first, end = (None, None) if ranges is None else ranges.unbind(1)
     limits = Asked(first, end, asked.left, asked.right, asked.at_end, asked.scale, 0.0, None, False)
     return asked.scale, 0.0, definition.allowed(query, key, limits), whole
@@ -240,7 +243,7 @@ def _in_batches(name: str) -> None:
         elif one and bias.shape[2] == 1:
             bias, given["inner"] = bias.flatten(0, 1), batch
         else:
-            bias = bias.expand(count, batch // given["inner"] if batch else 0, *bias.shape[2:]).flatten(0, 1)
+            bias = bias.expand(count, _groups(batch, bias.shape[1], given["inner"]), *bias.shape[2:]).flatten(0, 1)
         made = operator(*(bias if name == "bias" else given[name] for name in names))
         *found, last = (each.unflatten(0, (count, each.shape[0] // count)) for each in made)
         if of_bias and one:

@@ -135,8 +135,8 @@ def _all_in_one(
 ) -> tuple[Tensor, Tensor | None, Any]:
     """One bias for all that is added to scores, ranges of the keys that each query attends to, and limits."""
     bias, mask, ranges = added.bias, added.attn_mask, None
-    if mask is not None and mask.dtype != torch.bool:
-        wide = torch.promote_types(query.dtype, torch.float32)  # their sum is not rounded before it meets the scores
+    wide = torch.promote_types(query.dtype, torch.float32)
+    if mask is not None and mask.dtype != torch.bool:  # their sum is not rounded before it meets the scores
         bias, mask = (mask if bias is None else bias.to(wide) + mask.to(wide)), None
     if any(each is not None for each in added.masks_of.values()):
         of = *limits(*within, query.shape[-2], key.shape[-2]), 1.0, 0.0, None, False
@@ -145,6 +145,8 @@ def _all_in_one(
         ranges, within = torch.stack((asked.first, asked.end), 1), (None, False, "start")
     if mask is not None:
         zero = query.new_zeros(()) if bias is None else bias
+        if zero.requires_grad and torch.broadcast_shapes(zero.shape, mask.shape) != zero.shape:
+            zero = zero.to(wide)  # so that its gradient is rounded once, behind the sum over what shares an entry
         bias = torch.where(mask, zero, -torch.inf)
     if bias is None:
         bias = query.new_zeros((1,) * query.dim())
