@@ -80,7 +80,7 @@ class Part:
         # So may blocks of more than half of what they cut, since no second tile is as large.
         edges = sorted({0, cap, *(cut // 2 for cuts in self.cuts.values() for cut in cuts if cut // 2 < cap)})
         for low, high in reversed(list(pairwise(edges))):
-            top = last_that(lambda size: self.room.least(grown(size)) <= M, low, high)
+            top = last_within(lambda size: self.room.least(grown(size)), M, low + 1, high)
             sure = last_that(lambda size: self._surely_fits(M, grown(size)), low, top)
             size = last_within(lambda size: self.room(grown(size)), M, max(sure, low + 1), top)
             if size > low:
@@ -301,8 +301,13 @@ class BlockSearch:
     def _with_largest(self, blocks: Blocks, name: str) -> Blocks:
         key = name, self.part.sizes(blocks | {name: 1})
         if key not in self._grown:
-            size = self.part.largest(self.M, lambda size: blocks | {name: size}, self.caps[name])
-            self._grown[key] = max(1, size)
+            tried = dict(blocks)
+
+            def grown(size: int) -> Blocks:
+                tried[name] = size
+                return tried
+
+            self._grown[key] = max(1, self.part.largest(self.M, grown, self.caps[name]))
         return blocks | {name: self._grown[key]}
 
     def _steps(self, divisor: int | None, regrow: bool) -> Iterator[Blocks]:
@@ -420,7 +425,7 @@ def _enlarged(part: Part, M: int, blocks: Blocks, names: Sequence[str]) -> Block
         for quarters, steps in ((3, STEPS // 4), (2, STEPS // 4), (1, STEPS // 4), (0, STEPS)):
             shorter = blocks | {other: max(1, -(-blocks[other] * quarters // 4))}
             lines.append(((name,), shorter, steps))
-    best, least = blocks, part.words(blocks)
+    reached = []
     for those, start, steps in lines:
         before = start
         for step in range(1, steps + 1):
@@ -430,8 +435,21 @@ def _enlarged(part: Part, M: int, blocks: Blocks, names: Sequence[str]) -> Block
             if not part.fits(M, larger):
                 break
             before = larger
-            if (words := part.words.fewer(larger, least)) is not None:
-                best, least = larger, words
+            reached.append(larger)
+    return _fewest(part.words, blocks, reached)
+
+
+def _fewest(words: Words, blocks: Blocks, others: list[Blocks]) -> Blocks:
+    """Return the first of the others that moves the fewest words, if fewer than these blocks.
+
+    Those of the lowest bounds are counted first, so that most are not counted at all.
+    """
+    best, least, place = blocks, words(blocks), -1
+    for bound, number in sorted((words.bound(each), number) for number, each in enumerate(others)):
+        if (bound, number) > (least, place):
+            break
+        if ((moved := words(others[number])), number) < (least, place):
+            best, least, place = others[number], moved, number
     return best
 
 
