@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 BESIDE = ("tests", "benchmarks")
 """Folders that are counted apart: they are not installed."""
 
-KERNELS = ("pebblesim/kernels/", "pebblesim/advice/tiles.py", "pebblesim/advice/launch_costs.py")
+KERNELS = ("pebblesim/kernels/", "pebblesim/advice/tiles.py", "pebblesim/advice/launch_")
 """What turns a launch of a schedule into a kernel, and what is said of it before it runs."""
 
 BESIDE_KERNELS = tuple(f"pebblesim/kernels/{name}.py" for name in ("domains", "module", "nearest", "releases"))
@@ -65,10 +65,13 @@ PARTS = {
     "Gluon: bias": ("gluon/sequences", "gluon/sequences_plan", "gluon/gradients", "gluon/gradients_plan"),
     "rules of Gluon programs": ("rules",),
     "CUDA": ("cuda/cuda", "cuda/places"),
-    "forecasts": ("launch_costs", "triton/storage", "readings", "additions", "gluon/bytes"),
+    "forecasts": (
+        *("launch_costs", "launch_amounts", "launch_rounds"),
+        *("triton/storage", "readings", "additions", "gluon/bytes"),
+    ),
     "tiles": ("tiles",),
 }
-"""What the files of kernels are for, by their paths in their room without `.py`; two stand in the room of advice."""
+"""What the files of kernels are for, by their paths in their room without `.py`; some stand in the room of advice."""
 
 LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 

@@ -11,9 +11,8 @@ rows, without a GPU.
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -21,6 +20,7 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from bias_peers import D, contenders
+from resumed import add, there
 
 NAMES = ("O", "dQ", "dK", "dV", "dB")
 OTHERS = {
@@ -285,10 +285,6 @@ def beside(rows: list[dict[str, Any]], others: list[dict[str, Any]]) -> list[dic
     return made
 
 
-def _read(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, default=Path(__file__).with_suffix(".jsonl"))
@@ -300,34 +296,21 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--beside", type=Path, help="rows of the same layers, with who is not among those of -o")
     asked, began = parser.parse_args(), time.monotonic()
-    rows = _read(asked.output)
     if asked.table:
-        return table(beside(rows, [] if asked.beside is None else _read(asked.beside)))
+        return table(beside(there(asked.output), [] if asked.beside is None else there(asked.beside)))
     import torch
 
-    asked.output.parent.mkdir(parents=True, exist_ok=True)
-    measured(torch, asked, rows, began)
-    table(rows)
+    add(asked.output, measured(torch, asked), began + asked.time_limit)
+    table(there(asked.output))
 
 
-def measured(torch: Any, asked: argparse.Namespace, rows: list[dict[str, Any]], began: float) -> None:
-    """Measure what is asked for and not there yet, within the time."""
-
-    def over() -> bool:
-        return time.monotonic() - began > asked.time_limit
-
-    def keep(row: dict[str, Any]) -> None:
-        rows.append(row)
-        with asked.output.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-        said = {name: row[name] for name in ("refused", "errors") if name in row}
-        print(f"{time.monotonic() - began:6.1f} s", row["kind"], row.get("number", ""), said, flush=True)
-
+def measured(torch: Any, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Rows of what is asked for and not there yet."""
     from pebblesim.operator.known import native
 
     if asked.shapes and (thread := native.begin()) is not None:
         thread.join()  # the library that makes known calls: it is compiled once for a machine
-    known = {(row["kind"], row.get("seed"), row.get("number")) for row in rows}
+    known = {(row["kind"], row.get("seed"), row.get("number")) for row in there(asked.output)}
     device = {"card": torch.cuda.get_device_name(), "torch": torch.__version__, "library": native.state()}
     openfold = {release: Path(path) for release, path in (each.split("=", 1) for each in asked.openfold3)}
     todo: list[tuple[Callable[..., Any], dict[str, Any]]] = [
@@ -337,11 +320,8 @@ def measured(torch: Any, asked: argparse.Namespace, rows: list[dict[str, Any]], 
     for measure, row in todo:
         if (row["kind"], row["seed"], row["number"]) in known:
             continue
-        if over():
-            print(f"stopped after {asked.time_limit:g} s; the same command goes on", flush=True)
-            return
         try:
-            keep(measure(torch, row) | device)
+            yield measure(torch, row) | device
         except torch.OutOfMemoryError as error:
             print("no memory for", row, str(error).splitlines()[0], flush=True)
 

@@ -12,12 +12,13 @@ kernel, and of the launches around it, which set dQ to 0 and put it into 16 bits
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from resumed import add
 
 D = 32
 LAYERS = ((384, 4, 512), (768, 16, 64))
@@ -67,8 +68,8 @@ def one_pass(torch: Any, module: Module, given: dict[str, Any]) -> tuple[Any, ..
     return found["dQ"].view(given["Q"].shape).to(given["Q"].dtype), found["dK"], found["dV"]
 
 
-def measured(torch: Any, asked: argparse.Namespace, began: float) -> None:
-    """Append a row for each choice of tiles."""
+def rows(torch: Any) -> Iterator[dict[str, Any]]:
+    """A row for each choice of tiles."""
     from bias_tiles import passes
     from timing import by_kernel
 
@@ -86,7 +87,7 @@ def measured(torch: Any, asked: argparse.Namespace, began: float) -> None:
         kernels.backward(dO, None, q, k, v, b, out, lse, None, true, None, limits)
         layer: dict[str, Any] = {"n": n, "heads": heads, "sequences": sequences}
         usual = by_kernel(torch, partial(passes, torch, (q, k, v), b, dO, limits))
-        keep(asked, began, layer | {"tiles": "usual", "kernels": usual})
+        yield layer | {"tiles": "usual", "kernels": usual}
         given = {"Q": q, "K": k, "V": v, "dO": dO, "O": out, "L": lse.flatten(0, 1)}
         given["bias"] = b[0].expand(sequences, heads, n, n)[:, None]
         if compiling.can():
@@ -94,9 +95,7 @@ def measured(torch: Any, asked: argparse.Namespace, began: float) -> None:
                 for module in modules.values():
                     one_pass(torch, module, given)
         for tried, module in modules.items():
-            keep(asked, began, layer | {"tiles": tried} | judged(torch, partial(one_pass, torch, module, given), true))
-            if time.monotonic() - began > asked.time_limit:
-                return
+            yield layer | {"tiles": tried} | judged(torch, partial(one_pass, torch, module, given), true)
 
 
 def judged(torch: Any, call: Callable[[], tuple[Any, ...]], true: tuple[Any, ...]) -> dict[str, Any]:
@@ -115,12 +114,6 @@ def judged(torch: Any, call: Callable[[], tuple[Any, ...]], true: tuple[Any, ...
         return {"refused": f"{type(error).__name__}: {error}".splitlines()[0][:160]}
 
 
-def keep(asked: argparse.Namespace, began: float, row: dict[str, Any]) -> None:
-    with asked.output.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
-    print(f"{time.monotonic() - began:6.1f} s", row, flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, default=Path(__file__).with_suffix(".jsonl"))
@@ -128,9 +121,8 @@ def main() -> None:
     asked, began = parser.parse_args(), time.monotonic()
     import torch
 
-    asked.output.parent.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
-    measured(torch, asked, began)
+    add(asked.output, rows(torch), began + asked.time_limit)
 
 
 if __name__ == "__main__":

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from resumed import add, known, there
 
 LENGTHS = 16384, 32768, 5003, 4096
 
@@ -53,23 +54,15 @@ def main() -> None:
     asked = parser.parse_args()
     began, file = time.monotonic(), asked.output / "gemma_step.jsonl"
     if asked.table:
-        print(*table([json.loads(line) for line in file.read_text().splitlines()]), sep="\n")
+        print(*table(there(file)), sep="\n")
         return
-    asked.output.mkdir(parents=True, exist_ok=True)
-    known = {json.loads(line)["n"] for line in file.read_text().splitlines()} if file.exists() else set()
+    left = [n for n in asked.lengths if n not in known(file, "n")]
     import torch
     from timing import here
 
     names, model = registered(asked.peer), made(torch, SIZES, "cuda")
     card = here(torch)  # a program that runs for longer has the library after 20 s
-    with file.open("a", encoding="utf-8") as out:
-        for n in asked.lengths:
-            if n in known or time.monotonic() - began > asked.time_limit:
-                continue
-            row = {"n": n, **card, **raced(model, names, n)}
-            out.write(json.dumps(row) + "\n")
-            out.flush()
-            print(json.dumps(row), flush=True)
+    add(file, ({"n": n, **card, **raced(model, names, n)} for n in left), began + asked.time_limit)
 
 
 COLUMNS = {"pebblesim": "ours", "pebblesim, 4 GiB": "with 4 GiB", "sdpa": "sdpa"}

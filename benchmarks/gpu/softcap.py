@@ -9,7 +9,6 @@ Rows that FOLDER/softcap.jsonl has are not measured again. `--table FILE` prints
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import time
@@ -22,6 +21,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+
+from resumed import add, known, there  # noqa: E402
 
 CAP = 30.0
 
@@ -147,31 +148,20 @@ def run(asked: argparse.Namespace) -> None:
         print(f"{time.monotonic() - began:.0f} s: kernels are compiled", flush=True)
         if asked.compile:
             return
-    asked.output.mkdir(parents=True, exist_ok=True)
     path = asked.output / "softcap.jsonl"
-    known = {row["key"] for row in loaded(path)}
-    for shape in SHAPES:
-        key = f"{'triton' if asked.triton else 'all'} {shape}"
-        if key in known:
-            continue
-        if time.monotonic() - began > asked.seconds:
-            print("shapes are left", flush=True)
-            break
-        row = {"key": key, "device": torch.cuda.get_device_name(), **measured(torch, shape, asked.triton)}
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+    wanted = {f"{'triton' if asked.triton else 'all'} {shape}": shape for shape in SHAPES}
+    left = {key: shape for key, shape in wanted.items() if key not in known(path)}
+    card = torch.cuda.get_device_name()
+    made = ({"key": key, "device": card, **measured(torch, shape, asked.triton)} for key, shape in left.items())
+    add(path, made, began + asked.seconds)
     print(f"{time.monotonic() - began:.0f} s: {'Triton' if asked.triton else 'all'}", flush=True)
     if not asked.triton:
         subprocess.run([*again, "--triton"], check=False)
 
 
-def loaded(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-
-
 def table(path: Path) -> None:
     """Print the times in microseconds, and the largest error."""
-    rows = {row["key"]: row for row in loaded(path)}
+    rows = {row["key"]: row for row in there(path)}
     names = ("ours", "triton", "flex", "without")
     print("| d | heads | mask | n | pass | " + " | ".join(names) + " | largest error |")
     print("|---|---|---|---|---|" + "---|" * len(names) + "---|")

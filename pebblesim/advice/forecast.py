@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pebblesim.advice.cards import SCALED, Card
-from pebblesim.advice.launch_costs import LaunchCost, Round, launch_costs
+from pebblesim.advice.launch_costs import LaunchCost, launch_costs
+from pebblesim.advice.launch_rounds import Round
 from pebblesim.advice.sharing import pace, time_of, together
 from pebblesim.advice.tiles import Tiling, kernels_for, least_room, too_large, within
 from pebblesim.core.errors import UsageError

@@ -13,7 +13,7 @@ from functools import lru_cache
 from heapq import heappop, heappush
 from math import ceil, floor, log
 
-from pebblesim.advice.launch_costs import Round
+from pebblesim.advice.launch_rounds import Round
 
 POWER = 3
 """Power of the two times of which the longer one counts, in their joint time: where they are equal, 2^(1/3)."""

@@ -1,19 +1,16 @@
-"""A search for block sizes: those that grow in order, those that share the cache, and a proof that none is better.
+"""A search of block sizes: by steps from sizes to better ones, and by a proof that none is better.
 
 It asks for words and pebbles in closed form only (`pebblesim.analysis.words_moved`, `pebblesim.analysis.cache_needed`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
-from itertools import combinations, count, pairwise, permutations, product
+from itertools import combinations, count, permutations, product
 from math import isqrt, prod
 
-from pebblesim.analysis.cache_needed import CacheNeed
-from pebblesim.analysis.peak import CHAINS
+from pebblesim.analysis.block_parts import Blocks, Part
 from pebblesim.analysis.words_moved import Words
 from pebblesim.core.bisection import last_that, last_within
 
@@ -28,200 +25,6 @@ REGROWN = 30
 
 FEW = 2**11
 """For at most this number of sizes, `best` examines `MOST_BOXES` also under a mask; for more, an eighth of them."""
-
-DIVISORS_OF_FIT = (1, 3, 8)
-"""Parts of a block by which "fit" changes it."""
-
-STEPS = 32
-"""Steps in which "fit" enlarges a block up to twice its size."""
-
-FEW_NAMES = 3
-"""Largest number of blocks for which "fit" looks at caches between powers of two, too."""
-
-GRID = 2**11
-"""Under a mask `fit` tries all sizes up to twice this number, and this number of sizes between powers of two."""
-
-Blocks = dict[str, int]
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """Phases of a schedule that share no block with the others.
-
-    Attributes:
-        groups: its blocks, in the order in which they grow.
-        cuts: the sizes that each block cuts; a block of the largest of them holds everything.
-        words, room: words moved, and pebbles needed, as functions of the blocks.
-        unmasked: the words without a mask.
-    """
-
-    groups: tuple[tuple[str, ...], ...]
-    cuts: Mapping[str, frozenset[int]]
-    words: Words
-    room: CacheNeed
-    unmasked: Words
-
-    # -- what is feasible ---------------------------------------------------------------------------------------------
-
-    def sizes(self, blocks: Blocks) -> tuple[int, ...]:
-        """The sizes of its own blocks."""
-        return tuple([blocks[name] for name in self.cuts])
-
-    def fits(self, M: int, blocks: Blocks) -> bool:
-        """Whether blocks are feasible; the exact peak is computed only if the bounds on it do not decide this."""
-        enough = self.room.most(blocks)
-        return (enough is not None and enough <= M) or (self.room.least(blocks) <= M and self.room(blocks) <= M)
-
-    def largest(self, M: int, grown: Callable[[int], Blocks], cap: int) -> int:
-        """The largest size up to `cap` for which the blocks `grown(size)` are feasible; 0 if there is none."""
-        if self.room.summation not in CHAINS:  # larger blocks may need fewer pebbles there
-            top = last_that(lambda size: self.room.least(grown(size)) <= M, 0, cap)
-            return next((size for size in range(top, 0, -1) if self.room(grown(size)) <= M), 0)
-        # So may blocks of more than half of what they cut, since no second tile is as large.
-        edges = sorted({0, cap, *(cut // 2 for cuts in self.cuts.values() for cut in cuts if cut // 2 < cap)})
-        for low, high in reversed(list(pairwise(edges))):
-            top = last_that(lambda size: self.room.least(grown(size)) <= M, low, high)
-            sure = last_that(lambda size: self._surely_fits(M, grown(size)), low, top)
-            size = last_within(lambda size: self.room(grown(size)), M, max(sure, low + 1), top)
-            if size > low:
-                return size
-        return 0
-
-    def _surely_fits(self, M: int, blocks: Blocks) -> bool:
-        enough = self.room.most(blocks)
-        return enough is not None and enough <= M
-
-    def starts(self, sizes: Blocks, fixed: frozenset[str]) -> Iterator[Blocks]:
-        """Yield these blocks; then, on chains, those with whole dimensions in some places that need a smaller cache."""
-        yield sizes
-        free = [name for name in self.cuts if name not in fixed and self.room.summation in CHAINS]
-        for wholes in product(*(sorted({sizes[name], *self.cuts[name]}) for name in free)):
-            blocks = sizes | dict(zip(free, wholes, strict=True))
-            if blocks != sizes and self.room.least(blocks) < self.room(sizes) > self.room(blocks):
-                yield blocks
-
-    # -- "fit" --------------------------------------------------------------------------------------------------------
-
-    def fit(self, M: int, sizes: Blocks, fixed: frozenset[str]) -> Blocks:
-        """Return all blocks, those of this part by the rule "fit"; other blocks and fixed blocks do not change."""
-        groups = [free for group in self.groups if (free := [name for name in group if name not in fixed])]
-        names = [name for group in groups for name in group if name in self.unmasked.blocks | self.words.blocks]
-        compete = sum(not self.unmasked.blocks.isdisjoint(group) for group in groups) > 1
-        best = sizes
-        if not compete or self.words is self.unmasked or len(names) > FEW_NAMES:
-            best = self._fit_in_order(M, sizes, groups)
-        if compete:
-            best = self._shared(M, sizes, names, best)
-        return self._filled(M, best, [[name for name in group if best[name] == 1] for group in groups])
-
-    def _fit_in_order(self, M: int, sizes: Blocks, groups: list[list[str]]) -> Blocks:
-        """Return the blocks with the fewest words among those reached if one group after the other grows."""
-        best, least, end = sizes, self.words(sizes), sizes
-        for group in groups:
-            caps = {name: max(self.cuts[name]) for name in group}
-
-            def grown(size: int, end: Blocks = end, caps: Blocks = caps) -> Blocks:
-                return end | {name: min(size, cap) for name, cap in caps.items()}
-
-            limit = self.largest(M, grown, max(caps.values()))
-            simple = self.words.nonincreasing or not self.words.blocks & set(group)
-            # Rows of a workspace take no room in the cache. A search over all their sizes would not end for a large n.
-            # What takes no room is also tried where M has room for more, or a larger M could move more.
-            free = limit if simple else self.largest(self.room(end), grown, limit)
-            halves = [free >> halved for halved in range(1 if simple else free.bit_length())]
-            for size in halves if free == limit else halves + self._least_in_order(M, grown, limit):
-                if self.words(grown(size)) <= least:
-                    best, least = grown(size), self.words(grown(size))
-            end = grown(limit)
-            if limit < max(caps.values()):
-                break
-        return best
-
-    def _shared(self, M: int, sizes: Blocks, names: list[str], in_order: Blocks) -> Blocks:
-        """Choose blocks that compete for the cache, no worse than `in_order`; a larger M never gives worse ones.
-
-        This is true if they are proved to be the best. Otherwise they are the ones of the last level up to M, enlarged
-        by steps that do not depend on M.
-        """
-        caps = {name: max(self.cuts[name]) for name in names}
-        for blocks in (in_order, sizes | caps):
-            if self.words(blocks) <= self.least(M) and self.fits(M, blocks):
-                return blocks
-        few = prod(caps.values()) <= FEW
-        if few or self.words.nonincreasing:
-            search = BlockSearch(self, self.words, M, names, in_order, sizes)
-            if self.words.nonincreasing:
-                search.climb()
-            if search.prove(FEW if few else MOST_BOXES):
-                return search.best
-        M = min(M, self.room(sizes | caps))  # no block is larger
-        start = tuple(sizes.items())
-        blocks = sizes
-        for level in _levels(self.room(sizes), M, names):  # each begins with the one before, which is remembered
-            blocks = _at_level(self, level, tuple(names), start)
-        return min(in_order, _enlarged(self, M, blocks, names), key=self.words)
-
-    def _least_in_order(self, M: int, grown: Callable[[int], Blocks], limit: int) -> list[int]:
-        """Return the size up to `limit` that moves the fewest words, from a grid that does not depend on M."""
-        last = last_that(lambda place: _on_grid(place) <= limit, 0, 256 * GRID)
-        cheapest: list[int] = []
-        least: int | None = None
-        ranges = [(0, 1, last)]  # (bound, from, to)
-        while ranges:
-            bound, low, high = heappop(ranges)
-            if least is not None and bound >= least:
-                break
-            middle = (low + high) // 2 if least is not None else high
-            moved = self.words(grown(_on_grid(middle)))
-            if (least is None or moved < least) and self.fits(M, grown(_on_grid(middle))):
-                least, cheapest = moved, [_on_grid(middle)]
-            for first, end in ((low, middle - 1), (middle + 1, high)):
-                if first <= end:
-                    bound = self.words.least(grown(_on_grid(first)), grown(_on_grid(end)))
-                    heappush(ranges, (bound, first, end))
-        return cheapest
-
-    def _filled(self, M: int, blocks: Blocks, groups: list[list[str]]) -> Blocks:
-        """Increase blocks that do not change the words moved, as far as there is space."""
-        for group in groups:
-            caps = {name: max(self.cuts[name]) for name in group if name not in self.words.blocks}
-
-            def grown(size: int, blocks: Blocks = blocks, caps: Blocks = caps) -> Blocks:
-                return blocks | {name: min(size, cap) for name, cap in caps.items()}
-
-            if caps:
-                blocks = grown(max(1, self.largest(M, grown, max(caps.values()))))
-        return blocks
-
-    # -- "best" -------------------------------------------------------------------------------------------------------
-
-    def least(self, M: int) -> int:
-        """Return a lower bound on the words of all feasible blocks: each as large as fits beside blocks of 1."""
-        ones = dict.fromkeys(self.cuts, 1)
-        search = BlockSearch(self, self.words, M, list(ones), ones, ones)
-        return self.words.least(ones, search.tightened(ones, search.caps))
-
-    def moves_at_least(self, M: int, words: int) -> bool:
-        """Return whether it is proved, by few boxes, that no feasible blocks move fewer words than this."""
-        ones = dict.fromkeys(self.room.program.blocks, 1)
-        search = BlockSearch(self, self.words, M, sorted(self.words.blocks), ones, ones)
-        search.least = words
-        return search.prove(FEW_BOXES) and search.best is ones
-
-    def best(self, M: int, start: Blocks) -> Blocks:
-        """Return all blocks, those of this part with the fewest words; `start` is the result of "fit"."""
-        names = [name for group in self.groups for name in group if name in self.words.blocks]
-        if not names or (len(names) == 1 and (self.words.nonincreasing or max(self.cuts[names[0]]) <= 2 * GRID)):
-            return start  # "fit" has looked at all sizes
-        if self.words(start) <= self.least(M):
-            return start
-        rest = [name for group in self.groups for name in group if name not in names]
-        search = BlockSearch(self, self.words, M, names, start, start | dict.fromkeys(rest, 1))
-        search.climb(regrow=True)
-        search.prove()
-        if search.best is start:
-            return start
-        return self._filled(M, search.best, [[name] for name in rest])
 
 
 class BlockSearch:
@@ -301,8 +104,13 @@ class BlockSearch:
     def _with_largest(self, blocks: Blocks, name: str) -> Blocks:
         key = name, self.part.sizes(blocks | {name: 1})
         if key not in self._grown:
-            size = self.part.largest(self.M, lambda size: blocks | {name: size}, self.caps[name])
-            self._grown[key] = max(1, size)
+            tried = dict(blocks)
+
+            def grown(size: int) -> Blocks:
+                tried[name] = size
+                return tried
+
+            self._grown[key] = max(1, self.part.largest(self.M, grown, self.caps[name]))
         return blocks | {name: self._grown[key]}
 
     def _steps(self, divisor: int | None, regrow: bool) -> Iterator[Blocks]:
@@ -382,60 +190,16 @@ class BlockSearch:
         return high | sizes
 
 
-def _levels(needed: int, M: int, names: Sequence[str]) -> list[int]:
-    """Return the caches up to M for which "fit" looks for blocks, of which the smallest need `needed` words.
-
-    They are powers of two, as people give M, and these beside what is needed, where blocks grow many times within one
-    power of two. For few blocks they are also 3, 6, 12, …
-    """
-    steps = [1 << power for power in range(M.bit_length())]
-    if len(names) <= FEW_NAMES:
-        steps += [3 * step for step in steps]
-    return sorted({level for base in (0, needed) for step in steps if needed < (level := base + step) <= M})
+def least_of_part(part: Part, M: int) -> int:
+    """Return a lower bound on the words of all feasible blocks: each as large as fits beside blocks of 1."""
+    ones = dict.fromkeys(part.cuts, 1)
+    search = BlockSearch(part, part.words, M, list(ones), ones, ones)
+    return part.words.least(ones, search.tightened(ones, search.caps))
 
 
-@lru_cache(maxsize=2048)  # for every M above that level
-def _at_level(part: Part, M: int, names: tuple[str, ...], start: tuple[tuple[str, int], ...]) -> Blocks:
-    """Return good blocks for a cache of so many words, no worse than those for fewer; `start` are the smallest."""
-    sizes = dict(start)
-    below = max(_levels(part.room(sizes), M - 1, names), default=0)
-    smaller = _enlarged(part, M, _at_level(part, below, names, start) if below else sizes, names)
-    if part.words(smaller) <= part.least(M):
-        return smaller
-    without_mask = BlockSearch(part, part.unmasked, M, list(names), sizes, sizes)
-    without_mask.climb()
-    search = BlockSearch(part, part.words, M, list(names), smaller, sizes)
-    search.consider(without_mask.best)
-    search.consider_equal()
-    if len(names) <= FEW_NAMES:
-        search.descend(DIVISORS_OF_FIT)
-    return search.best
-
-
-def _enlarged(part: Part, M: int, blocks: Blocks, names: Sequence[str]) -> Blocks:
-    """Return the best of these blocks and of feasible ones with one or two enlarged, or one in exchange for another."""
-    few = len(names) <= FEW_NAMES
-    lines = [(those, blocks, STEPS if few else STEPS // 4) for count in (1, 2) for those in combinations(names, count)]
-    for name, other in permutations(names, 2) if few else ():
-        for quarters, steps in ((3, STEPS // 4), (2, STEPS // 4), (1, STEPS // 4), (0, STEPS)):
-            shorter = blocks | {other: max(1, -(-blocks[other] * quarters // 4))}
-            lines.append(((name,), shorter, steps))
-    best, least = blocks, part.words(blocks)
-    for those, start, steps in lines:
-        before = start
-        for step in range(1, steps + 1):
-            sizes = {name: min(max(part.cuts[name]), start[name] + -(-start[name] * step // steps)) for name in those}
-            if (larger := start | sizes) == before:
-                continue
-            if not part.fits(M, larger):
-                break
-            before = larger
-            if (words := part.words.fewer(larger, least)) is not None:
-                best, least = larger, words
-    return best
-
-
-def _on_grid(place: int) -> int:
-    """The sizes 1, 2, 3, … with at most as many digits as `GRID` has, in binary, and one more."""
-    octave = max(1, place // GRID) - 1
-    return (place - octave * GRID) << octave
+def part_moves_at_least(part: Part, M: int, words: int) -> bool:
+    """Return whether it is proved, by few boxes, that no feasible blocks move fewer words than this."""
+    ones = dict.fromkeys(part.room.program.blocks, 1)
+    search = BlockSearch(part, part.words, M, sorted(part.words.blocks), ones, ones)
+    search.least = words
+    return search.prove(FEW_BOXES) and search.best is ones

@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from pebblesim.analysis.block_search import Blocks, Part
+from pebblesim.analysis.block_parts import Blocks, Part
+from pebblesim.analysis.block_rules import best, fit
+from pebblesim.analysis.block_search import least_of_part, part_moves_at_least
 from pebblesim.analysis.cache_needed import CacheNeed
 from pebblesim.analysis.peak import CHAINS, peak_red
 from pebblesim.analysis.words_moved import Words
@@ -78,7 +80,7 @@ def choose(
     blocks = _fit(schedule, dims, M, summation, mask, {})
     if rule == "best":
         for part in parts(schedule, dims, summation, mask):
-            blocks |= part.best(M, blocks)
+            blocks |= best(part, M, blocks)
     return blocks
 
 
@@ -174,7 +176,9 @@ def starts(part: Part, sizes: tuple[tuple[str, int], ...], fixed: frozenset[str]
 @lru_cache(maxsize=1024)  # "best" starts from it, and whoever compares asks for both
 def _fit_of(part: Part, M: int, sizes: tuple[tuple[str, int], ...], fixed: frozenset[str]) -> Blocks:
     feasible = (start for start in starts(part, sizes, fixed) if part.fits(M, start))
-    found = (part.fit(M, start, fixed.union(name for name, size in sizes if start[name] != size)) for start in feasible)
+    found = (
+        fit(part, M, start, fixed.union(name for name, size in sizes if start[name] != size)) for start in feasible
+    )
     return min(found, key=part.words)
 
 
@@ -182,7 +186,7 @@ def least_words(schedule: Schedule, dims: Mapping[str, int], M: int, summation: 
     """Return a lower bound on the words that a schedule moves with any feasible blocks, without a search for them."""
     fixed, used = _without_blocks(schedule.under(mask), tuple(dims.items()), mask)
     return fixed + sum(
-        part.least(M) for part in parts(schedule, dims, summation, mask) if not used.isdisjoint(part.cuts)
+        least_of_part(part, M) for part in parts(schedule, dims, summation, mask) if not used.isdisjoint(part.cuts)
     )
 
 
@@ -192,7 +196,8 @@ def moves_at_least(
     """Return whether it is proved, by a short search, that a schedule moves so many words with any feasible blocks."""
     missing = words - least_words(schedule, dims, M, summation, mask)
     return missing <= 0 or any(
-        part.moves_at_least(M, part.least(M) + missing) for part in parts(schedule, dims, summation, mask)
+        part_moves_at_least(part, M, least_of_part(part, M) + missing)
+        for part in parts(schedule, dims, summation, mask)
     )
 
 

@@ -83,7 +83,8 @@ def _largest(
         products = ("*".join([str(times), *map(name, lengths)]) for lengths, times in words.items())
         conditions = " and ".join(sorted(has(*loop) for loop in loops))
         texts[f"{' + '.join([*products, str(more)])}" + (f" if {conditions} else 0" if conditions else "")] = None
-    return compiled(f"(lambda {', '.join(names.values())}: max(0, 0, {', '.join(texts)}))({', '.join(names)})")
+    named = "".join(f"({name} := {text}), " for text, name in names.items())
+    return compiled(f"({named}max(0, 0, {', '.join(texts)}),)[-1]")
 
 
 @lru_cache(maxsize=1024)

@@ -21,7 +21,7 @@ import sympy
 
 from pebblesim.analysis.compiled import compile_exact
 from pebblesim.analysis.masked_sums import MaskSums, plain, size, symbol
-from pebblesim.analysis.words_moved import Tiles, conditions_on, term_of
+from pebblesim.analysis.terms_of_tiles import Tiles, conditions_on, term_of
 from pebblesim.core.errors import UsageError
 from pebblesim.core.notation import align, in_latex, written
 from pebblesim.core.results import Result

@@ -20,7 +20,8 @@ from pebblesim.analysis.peak import (
     intermediates,
     pebbles_of_a_term,
 )
-from pebblesim.analysis.words_moved import TermsOfTiles, Tiles, Words
+from pebblesim.analysis.terms_of_tiles import TermsOfTiles, Tiles
+from pebblesim.analysis.words_moved import Words
 from pebblesim.language import program as ir
 from pebblesim.language.registry import Schedule
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from pebblesim.core.floor_sums import floor_sum
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.tile_ranges import Copies, Grid, TileRange
+
+
+@lru_cache(maxsize=16)  # schedules that are compared ask the same
+def remembered(mask: Mask) -> RememberedMask:
+    """The mask with its answers, for all who ask."""
+    return RememberedMask(mask)
 
 
 class RememberedMask(Mask):
@@ -19,6 +26,7 @@ class RememberedMask(Mask):
         self._copies: dict[tuple[Grid, Copies, Copies], int] = {}
         self._pairs: dict[tuple[int, int | None], int] = {}
         self._covered: dict[tuple[bool, Grid, int, int], int] = {}
+        self._areas: dict[tuple[Grid, tuple[int, int], tuple[int, int]], int] = {}
 
     def tiles(self, grid: Grid, rows: TileRange, columns: TileRange) -> int:
         key = grid, rows, columns
@@ -66,10 +74,13 @@ class RememberedMask(Mask):
     def area(self, grid: Grid, tall: tuple[int, int], wide: tuple[int, int]) -> int:
         """Return a lower bound on the pairs in tiles with an allowed pair, for tiles of sizes between these."""
         pairs = self.pairs(*grid)
-        if isinstance(self.mask, Band):
+        if not isinstance(self.mask, Band):
+            return pairs
+        key = grid, tall, wide
+        if key not in self._areas:
             rows, columns = _Side.of_rows(self.mask, grid), _Side.of_columns(self.mask, grid)
-            return max(rows.area(*tall, pairs), columns.area(*wide, pairs))
-        return pairs
+            self._areas[key] = max(rows.area(*tall, pairs), columns.area(*wide, pairs))
+        return self._areas[key]
 
 
 @dataclass(frozen=True)

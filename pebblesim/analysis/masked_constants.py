@@ -43,6 +43,7 @@ class Constants:
         self.apart: dict[ir.Tile, ir.Compute] = {}
         self.sizes = sizes
         self.conditions: list[ir.MaskCondition] = []  # of the enclosing loops
+        self._known: dict[tuple[ir.Range, tuple[int, ...]], Lines] = {}  # many nodes of a loop visit the same lines
         self.held: dict[ir.Tile | str, State] = {}  # by tile, and by tensor in memory
         self.waiting: dict[ir.Tile, str] = {}  # partial sums that were read from memory, and their tensors
         if mask is not None:
@@ -141,6 +142,12 @@ class Constants:
 
     def _visited(self, rng: ir.Range) -> Lines:
         """Return the rows or columns in tiles that the enclosing loops visit."""
+        key = rng, tuple(map(id, self.conditions))
+        if key not in self._known:
+            self._known[key] = self._visited_by_loops(rng)
+        return self._known[key]
+
+    def _visited_by_loops(self, rng: ir.Range) -> Lines:
         import numpy as np
 
         visited: Lines = np.ones((), bool)

@@ -117,20 +117,16 @@ class LoopContext:
         rng = loop.range
         assert rng.parent is not None
         whole, block = self._length(rng.parent), ir.length(rng.block, self.sizes)
-        start, stop = ir.stretch(rng, whole, self.sizes)
-        if start == stop:
+        kinds = kinds_of(rng, whole, self.sizes)
+        if not kinds:
             return
-        full = start + (stop - start - 1) // block * block
-        kinds = [TileRange(full, stop, stop - full)]
-        if full > start:
-            kinds.insert(0, TileRange(start, full, block))
         if rng.parent.parent is None or self.mask is None or not _under_a_mask(loop):
             for kind in kinds:
                 self.cuts[rng] = kind
                 yield kind.number
             return
         outer = self.cuts[rng.parent]
-        if whole % block == 0 and (start, stop) == (0, whole):  # all alike, and one after the other
+        if whole % block == 0 and (kinds[0].start, kinds[-1].stop) == (0, whole):  # all alike, and one after the other
             self.cuts[rng], self.copies_by_tile[rng] = TileRange(0, whole, block), Copies(outer._replace(block=block))
             yield whole // block
             return
@@ -254,6 +250,16 @@ TANGLED = (
     "under a mask this nest of loops cannot be counted: tiles of rows and of columns are left out for each other in "
     "more than one way; loops over tiles of columns go into one loop over tiles of rows, or the other way round."
 )
+
+
+def kinds_of(rng: ir.Range, whole: int, sizes: ir.Sizes) -> list[TileRange]:
+    """The full tiles of a range in so many indices, if there are any, and the last; empty if there is no tile."""
+    block, (start, stop) = ir.length(rng.block, sizes), ir.stretch(rng, whole, sizes)
+    if start == stop:
+        return []
+    full = start + (stop - start - 1) // block * block
+    last = TileRange(full, stop, stop - full)
+    return [TileRange(start, full, block), last] if full > start else [last]
 
 
 Amounts = Callable[[ir.Node, LoopContext], Iterable[tuple[Hashable, Times]]]

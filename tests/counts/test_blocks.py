@@ -440,6 +440,26 @@ def test_words_and_pebbles_in_closed_form_are_those_of_the_count(schedule: Sched
     assert words(low | free) == words(low)
 
 
+@pytest.mark.parametrize("mask", ["causal", "window:3", "band:0"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "flash2-forward",  # rows without a pair are written, too
+        "keys-partly-resident-forward",  # single keys behind a first part
+        "first-rows-keys-stay",  # keys of a first part
+        "small-cache-forward-in-rows",  # tiles of rows that are cut from larger ones
+        "small-cache-backward-in-rows",
+    ],
+)
+def test_words_in_closed_form_under_a_mask(name: str, mask: str) -> None:
+    """Blocks divide what they cut, leave a rest, or are as long as it."""
+    schedule, dims = SCHEDULES[name], {"n": 12, "d": 5}
+    words = Words(schedule.masked.phases, dims, masks.of(mask))
+    for first, other in product((1, 3, 5, 8, 12), repeat=2):
+        blocks = {block: other if place % 2 else first for place, block in enumerate(schedule.blocks)}
+        assert words(blocks) == io(schedule.masked, dims | blocks, masks.of(mask)), blocks
+
+
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name", ["first-keys-by-columns", "first-rows-by-columns", "first-rows-keys-stay", "queries-partly-resident"]

@@ -268,7 +268,7 @@ def by_passes(
     by = native.library
     try:
         made = forward()
-        prepared = None if known is None else _prepared(by, known, x, made, backward, gradients)
+        prepared = None if known is None else _prepared(by, known, x, taught, made, backward, gradients)
     finally:
         torch._C._set_grad_enabled(True)
     if prepared is None:
@@ -279,13 +279,18 @@ def by_passes(
 
 
 def _prepared(
-    by: Any, known: Known, x: Sequence[Tensor | None], made: Forward, backward: Backward, gradients: Gradients
+    by: Any,
+    known: Known,
+    x: Sequence[Tensor | None],
+    taught: bool,
+    made: Forward,
+    backward: Backward,
+    gradients: Gradients,
 ) -> Any:
     """The backward pass as the library in C++ has it, if it can make it.
 
     It is found in the forward pass: the thread of gradients has to wake up, and its caches are cold.
     """
-    taught = x[3] is not None and x[3].requires_grad
     if by is not None and (one := known.prepared.get(taught)) is not None:
         return one
     like = known.grad_of(made.results[0])
