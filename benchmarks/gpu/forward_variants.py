@@ -11,6 +11,7 @@ watts while it runs, and how far O is from that of the first variant. Variants a
 from __future__ import annotations
 
 import argparse
+import random
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -176,6 +177,18 @@ PARTS: dict[str, dict[str, tuple[Variant, ...]]] = {
 
 
 Case = tuple[str, Variant]
+
+
+def drawn_wide(seed: int, number: int) -> Iterator[str]:
+    """Causal shapes of wide heads: 256 to 4,096 tokens, for each multiprocessor 1 to 8 tiles of 128 rows."""
+    draw = random.Random(seed)
+    for _ in range(number):
+        n = round(2 ** draw.uniform(8, 12))
+        heads = max(1, round(132 * 2 ** draw.uniform(0, 3) / -(-n // 128)))
+        yield f"1,{heads},1,{n},{draw.choice((192, 256))},causal"
+
+
+PARTS["wide"] = {name: orders(int(name.split(",")[4])) for name in drawn_wide(11, 12)}
 
 
 @cache
