@@ -450,6 +450,9 @@ def _divided(rows: Term, sequences: Term) -> list[str]:
     There are as many parts as multiprocessors for each tile of rows, or fewer, if blocks of one head each have less to
     do. Else a head has `BEGINNING` sequences more than there are, for which its blocks read its bias and write its dB:
     so they have as much to do, where one has two heads, too.
+
+    `parts` are the most blocks that a head is spread over, where `each` block has a share of the heads in a row: a head
+    may begin at any place of a share whose length does not divide that of a head.
     """
     return [
         f"    tiles, whole = triton.cdiv({rows}, {ROWS}), {sequences} + {BEGINNING}",
