@@ -25,10 +25,10 @@ BLOCKS: dict[str, list[dict[str, int]]] = {
 }
 
 
-def kernels(name: str, blocks: dict[str, int], d: int, pattern: Pattern) -> Written:
-    """The kernels of a backward pass with sinks, for all lengths."""
+def kernels(name: str, blocks: dict[str, int], d: int, pattern: Pattern, even: bool = False) -> Written:
+    """The kernels of a backward pass with sinks, for all lengths, or for those that tiles divide."""
     tiling = Tiling(name, blocks, gluon=True, stages=2)
-    return written(tiling, (("d_k", d), ("d_v", d)), False, False, False, "bfloat16", pattern, d**-0.5)
+    return written(tiling, (("d_k", d), ("d_v", d)), even, False, False, "bfloat16", pattern, d**-0.5)
 
 
 def plain(v: np.ndarray, L: np.ndarray, s: np.ndarray, kv_heads: int, parts: int) -> np.ndarray:
@@ -63,14 +63,15 @@ def ordered(x: np.ndarray, order: str) -> tuple[int, ...]:
 class Case:
     """A drawn pass, with memory of NaN between the words of its tensors."""
 
-    def __init__(self, name: str, chance: Random) -> None:
+    def __init__(self, name: str, chance: Random, even: bool) -> None:
         numbers = np.random.default_rng(chance.getrandbits(32))
         self.seed, self.kv_heads = chance.getrandbits(16), chance.randint(1, 3)
         batch, shared, n = chance.randint(1, 3), chance.choice([1, 2, 4, 8]), chance.randint(1, 90)
+        n = 128 if even else n
         d, heads = chance.choice([32, 64, 128]), self.kv_heads * shared
         mask = chance.choice([None, band_of(None, 0, False, shared), band_of(9, 0, False, shared)])
         pattern = Pattern(mask, shared, sinks=True)
-        self.found = kernels(name, chance.choice(BLOCKS[name]), d, pattern)
+        self.found = kernels(name, chance.choice(BLOCKS[name]), d, pattern, even)
         shapes = dict.fromkeys("QKV", (batch, self.kv_heads, n, d))
         shapes |= dict.fromkeys(("Q", "dO", "O"), (batch, heads, n, d))
         x: dict[str, Any] = {
@@ -108,9 +109,9 @@ class Case:
         return outputs
 
 
-def check(name: str, chance: Random) -> None:
+def check(name: str, chance: Random, even: bool = False) -> None:
     """What the pass writes it writes alone, too; and its sums of a head are those of plain loops, one number each."""
-    case = Case(name, chance)
+    case = Case(name, chance, even)
     assert case.found.kernels[-1].endswith("_and_sums")
     alone, both = case.run(), case.run(sums_of=(case.sinks, case.made))
     assert alone.keys() == both.keys()
@@ -123,6 +124,11 @@ def check(name: str, chance: Random) -> None:
 @pytest.mark.parametrize("name", [TWO_PASS, ONE_PASS, STORED])
 def test_blocks_of_the_last_kernel_sum_as_plain_loops_do(name: str) -> None:
     check(name, Random(name))
+
+
+def test_l_is_read_for_sums_where_no_kernel_copies_it() -> None:
+    """At lengths that tiles divide."""
+    check(TWO_PASS, Random(1), even=True)
 
 
 @pytest.mark.slow
