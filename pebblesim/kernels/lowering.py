@@ -9,7 +9,7 @@ from math import inf, prod
 
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.key_ranges import KeyRanges
-from pebblesim.kernels.passes.bias import LOWEST, has_bias
+from pebblesim.kernels.passes.bias import begun, has_bias
 from pebblesim.kernels.passes.masked_once import difference, exponent_of
 from pebblesim.kernels.passes.sinks import SINKS, as_exponents
 from pebblesim.kernels.products import factors, products
@@ -123,8 +123,7 @@ class Lowering:
                 self.fill(tile, NOTHING)
                 values.mark(tile, empty=True)
             case ir.Constant(tile=tile, value=value):
-                begun = LOWEST if value == -inf and has_bias(self.scope.program) else value
-                self.fill(tile, constant(begun))
+                self.fill(tile, constant(begun(value, self.scope.program)))
                 if value == -inf:  # a maximum to come
                     values.mark(tile, base_2=True)
             case ir.Move(tile=tile, source=source):

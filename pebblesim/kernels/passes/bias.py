@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container
 from dataclasses import replace
+from math import inf
 from typing import TypeGuard
 
 from pebblesim.core.errors import UsageError
@@ -33,6 +34,11 @@ In float32 such a maximum, rounded, is far from the score that it is of: their d
 
 LEAST = {"float32": -3.4e38, "bfloat16": -3.38e38, "float16": -65504.0}
 """Numbers of a type near its least one."""
+
+
+def begun(value: float, program: ir.Program) -> float:
+    """The constant of a program with which a vector begins, in kernels."""
+    return LOWEST if value == -inf and has_bias(program) else value
 
 
 def divisible(bias: Term, scale: float, kind: str = "float32") -> Term:
