@@ -180,15 +180,16 @@ Case = tuple[str, Variant]
 
 
 def drawn_wide(seed: int, number: int) -> Iterator[str]:
-    """Causal shapes of wide heads: 256 to 4,096 tokens, for each multiprocessor 1 to 8 tiles of 128 rows."""
+    """Causal shapes of wide heads: 256 to 4,096 tokens, 1 to 8 tiles of 128 rows for each multiprocessor."""
     draw = random.Random(seed)
     for _ in range(number):
         n = round(2 ** draw.uniform(8, 12))
+        n = draw.choice((n, -(-n // 128) * 128))
         heads = max(1, round(132 * 2 ** draw.uniform(0, 3) / -(-n // 128)))
         yield f"1,{heads},1,{n},{draw.choice((192, 256))},causal"
 
 
-PARTS["wide"] = {name: orders(int(name.split(",")[4])) for name in drawn_wide(11, 12)}
+PARTS["wide"] = {name: orders(int(name.split(",")[4])) for name in drawn_wide(12, 44)}
 
 
 @cache

@@ -265,7 +265,7 @@ def within(body: Body) -> Iterator[Statement]:
 
 
 def parts_of(each: Statement) -> tuple[Any, ...]:
-    """What a statement consists of, in order, but not the statements within; among it are its terms, as wholes."""
+    """The parts of a statement, in order, but not the statements within; among them are its terms, as wholes."""
     if isinstance(each, For | When):
         return (each.low, each.high) if isinstance(each, For) else (each.condition,)
     return tuple(getattr(each, name) for name in each.__match_args__)

@@ -21,10 +21,11 @@ from pebblesim.kernels.terms import Name, Number, Term, call, minimum, term
 from pebblesim.kernels.triton.grid import in_groups, longest_last
 from pebblesim.kernels.words import WORDS
 
-MOST_KEYS, MOST_WIDE, WIDE = 2**14, 2**10, 256
+MOST_KEYS, MOST_WIDE, WIDE, MOST_TILES = 2**14, 2**10, 256, 4
 """Most keys that a tile streams with which blocks have several tiles under a band, and those if keys and values
-have more columns than the third. Up to d = 128 such blocks took 0.75 to 1.00 times as long in 16 cases on an H200; at
-d = 256 they took 0.90 times as long with 600 keys, and 1.03 to 1.05 times with 5,000 and 22,209."""
+have more columns than the third, where a multiprocessor has more tiles than the fourth. Up to d = 128 such blocks took
+0.75 to 1.00 times as long in 16 cases on an H200; at d = 192 and 256, in 44 drawn ones with up to 4,096 keys, 0.84 to
+0.99 with up to 1,024 keys, 0.90 to 1.01 with up to 4 tiles a multiprocessor, and else up to 1.16."""
 
 
 class Grid(Lowering):
@@ -61,7 +62,9 @@ class Grid(Lowering):
             lines.append("    most = torch.cuda.get_device_properties(device).multi_processor_count")
             grid = f"min({count} * heads, most), 1"
         if plan.persistent and self.back_and_forth:
-            few = f"{self.longest(size)} <= {MOST_WIDE if self.streamed_words > WIDE else MOST_KEYS}"
+            wide = self.streamed_words > WIDE
+            few = f"{self.longest(size)} <= {MOST_WIDE if wide else MOST_KEYS}"
+            few += f" or {count} * heads <= {MOST_TILES} * most" * wide
             grid = f"min({count} * heads, most) if {few} else {count} * heads, 1"
         elif plan.persistent and setting.mask is not None:
             longest = f"triton.cdiv({size}, {self.scope.length(plan.loop.range)})"

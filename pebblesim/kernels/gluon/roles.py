@@ -170,7 +170,7 @@ class Roles(Grid):
         return _without_unused(made, used)
 
     def own_rows(self) -> tuple[str, Term]:
-        """What is said of the 64 rows of a warpgroup, and their number."""
+        """A note on the 64 rows of a warpgroup, and their number."""
         if self.plan.shares > 1:
             return f"these {ROWS} rows, of which the warpgroup has columns", self.number
         return f"these {ROWS} rows of tile {self.number}", self.number * self.plan.warpgroups + "w"

@@ -18,7 +18,7 @@ HERE = threading.local()
 
 
 def read_once(make: Callable[[], Any]) -> Any:
-    """What `make` reads of a kernel; as Triton reads it, if that fails, or if another Triton reads in another way."""
+    """Read a kernel by `make`; as Triton reads it, if that fails, or if another Triton reads in another way."""
     if not _can():
         return make()
     HERE.once = True
