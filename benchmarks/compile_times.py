@@ -70,7 +70,6 @@ def stand_in(torch: Any) -> None:
     launching.card_of, layout.on_gpu = (lambda *given: cards.card("H200")), (lambda x: True)
     launching._is_short = lambda *given: False
     compiling._Threads.give_launchers = lambda self: None
-    compiling.let_through = lambda: None
 
 
 def kernels(d: int, n: int, mask: str) -> list[dict[str, Any]]:
