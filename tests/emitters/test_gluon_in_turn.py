@@ -73,6 +73,8 @@ def grid(mask: str, d: int, blocks: int, n: int) -> int:
         ("causal", 128, 100, 200, 100),  # fewer than multiprocessors
         ("causal", 256, 600, 600, 132),
         ("causal", 256, 600, 5000, 600),  # a block streams for long, so that its beginning does not count
+        ("causal", 256, 528, 5000, 132),  # four tiles for each multiprocessor
+        ("causal", 256, 529, 5000, 529),
         ("window:40", 256, 600, 5000, 132),
     ],
 )
