@@ -68,7 +68,5 @@ def written(
         sums=pattern.sinks,
     )
     takes = tuple(name for name in program.tensors if name in program.inputs)
-    kernels = [each.name for each in source.kernels]
-    return Written(
-        source.text, source.fills, (*source.sums[:-1], *kernels, *source.sums[-1:]), takes, bool(source.sums)
-    )
+    kernels = (*(each.name for each in source.kernels), *source.sums)
+    return Written(source.text, source.fills, kernels, takes, bool(source.sums))
