@@ -185,7 +185,7 @@ class ProductRoles(PartsRoles):
         """The parts of a tile of terms."""
         number = self.scope.numbers[self.plan.loop.range]
         to, issued = self._issued(number * self.parts - "first" + "k")
-        self.one_behind(to, "", self.parts, issued)
+        self.one_behind(to, "", self.parts, lambda k: issued, self.parts)
 
     def _of_ragged_tile(self) -> None:
         """The parts that there are of a tile of terms."""

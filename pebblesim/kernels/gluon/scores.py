@@ -11,6 +11,7 @@ tile by tile.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from pebblesim.kernels import statements as st
@@ -21,9 +22,12 @@ from pebblesim.kernels.gluon.parts_plan import less
 from pebblesim.kernels.gluon.plan import check_block, refused
 from pebblesim.kernels.gluon.roles import expecting
 from pebblesim.kernels.statements import KernelProgram
-from pebblesim.kernels.terms import ZERO, Choice, Items, Name, Number, Term, both, call, term
+from pebblesim.kernels.terms import ZERO, Items, Name, Number, Term, both, call, term
 from pebblesim.kernels.triton.ranges import Setting
 from pebblesim.language import program as ir
+
+K = Name("k")
+"""The number of a part."""
 
 
 class ScoresRoles(PartsRoles):
@@ -46,6 +50,11 @@ class ScoresRoles(PartsRoles):
             self.special[self.before] = self._take
 
     @property
+    def alone(self) -> int:
+        """How many parts of a product are written out: those whose rows are in registers, and the first one."""
+        return max(self.kept, 1)
+
+    @property
     def staggered(self) -> bool:
         """Whether blocks begin with different ones of their tiles: under a mask, which makes these differ in length."""
         return self.scope.mask is not None and self.plan.persistent
@@ -65,9 +74,9 @@ class ScoresRoles(PartsRoles):
         filling = self.filling(buffer, self._room_of_rows(), term("turn") & 1, [rows])
         return [*made, st.For("k", Number(self.kept), Number(self.parts), tuple(filling))]
 
-    def _room_of_rows(self) -> Term:
+    def _room_of_rows(self, k: Term = K) -> Term:
         """Where part k of the rows is in shared memory."""
-        return term("k") - self.kept
+        return k - self.kept
 
     def _in_ring(self) -> Term:
         """A slot of the ring, as it is for a part of the rows."""
@@ -84,10 +93,10 @@ class ScoresRoles(PartsRoles):
 
     # The warpgroups
 
-    def slot(self, number: Term) -> st.Let:
+    def slot(self, number: Term, k: Term = K) -> st.Let:
         """The slot of the ring, and the phase of its barriers, for part k of a tile of keys."""
         before = (term("filled") + self.scope.streamed_before(number)) * self.parts
-        return self.scope.slot_at(before + (term("turn") + 1) * self.kept + "k" if self.kept else before + "k")
+        return self.scope.slot_at(before + (term("turn") + 1) * self.kept + k if self.kept else before + k)
 
     def _slot_of_rows(self) -> st.Let:
         """The slot of the ring, and the phase of its barriers, for part k of the rows, which goes on into registers."""
@@ -107,8 +116,16 @@ class ScoresRoles(PartsRoles):
             body = (self._slot_of_rows(), wait, keep, st.Fence(), st.Arrive(freed(self.ring.name, "slot")))
             self.say(st.Let((name,), (Items((), round=True),), "in registers"))
             self.say(st.For("k", ZERO, Number(self.kept), body, unrolled=True))
-        there = st.Wait(filled(self.rows.name, self._room_of_rows()), term("turn") & 1, line=self.rows.read.line)
-        self.say(st.For("k", Number(self.kept), Number(self.parts), (there,), unrolled=True))
+        self.say(*self._of_shared_rows(lambda k: self._there(k)))
+
+    def _there(self, k: Name) -> st.Statement:
+        """Wait for a part of the rows in shared memory."""
+        return st.Wait(filled(self.rows.name, self._room_of_rows(k)), term("turn") & 1, line=self.rows.read.line)
+
+    def _of_shared_rows(self, made: Callable[[Name], st.Statement]) -> list[st.Statement]:
+        """A statement for each part of the rows in shared memory."""
+        first = [] if self.kept else [st.For("k", ZERO, Number(self.alone), (made(K),), unrolled=True)]
+        return [*first, st.For("rest", Number(self.alone), Number(self.parts), (made(Name("rest")),))]
 
     def _rows_of(self, part: Term) -> Term:
         """The warpgroup's rows of a part in shared memory."""
@@ -142,30 +159,36 @@ class ScoresRoles(PartsRoles):
 
     def _sum(self) -> None:
         """The products of all parts, one issued while the one before runs."""
-        number, k = self.scope.numbers[self.plan.loop.range], term("k")
+        number = self.scope.numbers[self.plan.loop.range]
         to = self.issued_all(self.nest.product)
         (low, high), last, turns = self.scope.limits(), self.plan.turns, Name("turns")
-        rows = self._rows_of(self.rows.slot(self._room_of_rows()))
-        rows = Choice(k < self.kept, Name(f"{self.rows.name}_kept").along("[k]"), rows) if self.kept else rows
+        kept = Name(f"{self.rows.name}_kept").along("[k]")
         first = number.equals(low)
         if last:
             self.say(st.When(both(term("w") > 0, first), (st.Wait(turns.index(term("w") - 1), term("turn") & 1),)))
-        body: list[st.Statement] = [
-            self.slot(number),
-            st.Wait(filled(self.ring.name, "slot"), Name("phase")),
-            st.Issue(to, rows, self.ring.slot("slot").turned(), to, k > 0, line=self.nest.product.line),
-        ]
-        if last:  # the next one begins when most products of a first tile are issued
-            begin = max(min(3 * self.parts // 4, self.plan.stages), 1) - 1  # no slot is free again before
-            begun = both(both(k.equals(begin), term("w") < last), first)
-            body.append(st.When(begun, (st.Arrive(turns.index("w")),)))
-        if self.before is not None:
-            half = both(k.equals(self.parts // 2), number + 1 < high)
-            body.append(st.When(half, tuple(self._fetch(self.before, number + 1))))
-        self.one_behind((to,), self.ring.name, self.parts, body)
-        free = st.Arrive(freed(self.rows.name, self._room_of_rows()))
-        of_next = st.For("k", Number(self.kept), Number(self.parts), (free,), unrolled=True)
-        self.say(st.When((number + 1).equals(high), (of_next,)))  # those of the next tile come meanwhile
+        begin = max(min(3 * self.parts // 4, self.plan.stages), 1) - 1  # no slot is free again before
+        alone, next_tile = self.alone, number + 1 < high
+
+        def issued(k: Name) -> list[st.Statement]:
+            written_out = k.id == "k"
+            rows = kept if written_out and self.kept else self._rows_of(self.rows.slot(self._room_of_rows(k)))
+            added = k > 0 if written_out else None
+            made: list[st.Statement] = [
+                self.slot(number, k),
+                st.Wait(filled(self.ring.name, "slot"), Name("phase")),
+                st.Issue(to, rows, self.ring.slot("slot").turned(), to, added, line=self.nest.product.line),
+            ]
+            if last and (begin < alone) == written_out:  # the next one begins when most products of a tile are issued
+                begun = both(both(k.equals(begin), term("w") < last), first)
+                made.append(st.When(begun, (st.Arrive(turns.index("w")),)))
+            if self.before is not None and (self.parts // 2 < alone) == written_out:
+                half = both(k.equals(self.parts // 2), next_tile)
+                made.append(st.When(half, tuple(self._fetch(self.before, number + 1))))
+            return made
+
+        self.one_behind((to,), self.ring.name, self.parts, issued, alone)
+        of_next = self._of_shared_rows(lambda k: st.Arrive(freed(self.rows.name, self._room_of_rows(k))))
+        self.say(st.When((number + 1).equals(high), tuple(of_next)))  # those of the next tile come meanwhile
 
     def _take(self) -> None:
         """Take a tile of another table, once it is there."""
