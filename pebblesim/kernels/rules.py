@@ -1,7 +1,7 @@
 """Rules that the program of a Gluon kernel keeps, as a table: each finds what breaks it.
 
-A role is read in its order: bodies of loops twice, so that what an iteration hands on to the next one is seen, and
-unrolled ones as often as they run; conditions hold, but those that ask for a later iteration in the first one. Barriers
+A role is read in its order: bodies of loops twice, so that what an iteration hands on to the next one is seen, or as
+often as they run, where that is known; conditions hold, but those that ask for a later iteration in the first one. Barriers
 and buffers are told apart by their names, and slots by their terms: `last = slot` makes the slot of one iteration that
 of the one before.
 """
@@ -35,8 +35,8 @@ def in_order(body: st.Body, numbers: Mapping[str, Term] | None = None) -> Iterat
 
 
 def _numbers(loop: st.For) -> list[Term]:
-    """The numbers with which the body of a loop is read: all of an unrolled one, or the first and another one."""
-    if loop.unrolled and isinstance(loop.low, Number) and isinstance(loop.high, Number):
+    """The numbers with which the body of a loop is read: all, where they are known, or the first and another one."""
+    if isinstance(loop.low, Number) and isinstance(loop.high, Number):
         return [Number(each) for each in range(int(loop.low.value), int(loop.high.value))]
     return [loop.low, Name(loop.number)]
 

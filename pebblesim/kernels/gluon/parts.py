@@ -29,9 +29,10 @@ class PartsRoles(TablesRoles):
         The first `alone` parts are written out. Others are a loop, so that their products are compiled once.
         """
         free, last = st.Arrive(freed(ring, "last")), st.Let(("last",), (Name("slot"),))
-        earlier, k, rest = (st.Settle(to, len(to)), free), Name("k"), Name("rest")
-        first = (*issued(k), st.When(k > 0, earlier), last)
+        before, k, rest = (st.Settle(to, len(to)), free), Name("k"), Name("rest")
+        first = (*issued(k), st.When(k > 0, before), last)
         self.say(st.For("k", ZERO, Number(alone), first, unrolled=True))
         if alone < parts:
-            self.say(st.For("rest", Number(alone), Number(parts), (*issued(rest), *earlier, last)))
+            self.say(*before[: alone == 1])  # a loop goes on with sums that were waited for
+            self.say(st.For("rest", Number(alone), Number(parts), (*issued(rest), *before, last)))
         self.say(st.Settle(to, 0), free)
