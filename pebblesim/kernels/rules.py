@@ -1,9 +1,9 @@
 """Rules that the program of a Gluon kernel keeps, as a table: each finds what breaks it.
 
 A role is read in its order: bodies of loops twice, so that what an iteration hands on to the next one is seen, or as
-often as they run, where that is known; conditions hold, but those that ask for a later iteration in the first one. Barriers
-and buffers are told apart by their names, and slots by their terms: `last = slot` makes the slot of one iteration that
-of the one before.
+often as they run, where that is known; conditions hold, but those that ask for a later iteration in the first one.
+Barriers and buffers are told apart by their names, and slots by their terms: `last = slot` makes the slot of one
+iteration that of the one before.
 """
 
 from __future__ import annotations
