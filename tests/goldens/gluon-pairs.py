@@ -169,7 +169,7 @@ def dV_rows(w: gl.constexpr, P_part, dO_part, full, free, dV_tiles, n_q, n_k, he
             C_ij = warpgroup_mma(P_part.index(slot).slice(w * 64, 64, dim=1).permute((1, 0)), dO_part.index(slot).reshape([64, 256]), C_ij, is_async=True)
             C_ij = warpgroup_mma_wait(1, deps=(C_ij,))
             if k > first:
-                mbarrier.arrive(free.index((filled + (k - first) - 1) % 4), count=1)
+                mbarrier.arrive(free.index((filled + k - first - 1) % 4), count=1)
         C_ij = warpgroup_mma_wait(0, deps=(C_ij,))
         if first < end:
             mbarrier.arrive(free.index((filled + end - first - 1) % 4), count=1)
@@ -320,7 +320,7 @@ def dQ_rows(w: gl.constexpr, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, he
             C_ij = warpgroup_mma(dS_part.index(slot).slice(w * 64, 64), K_part.index(slot).reshape([64, 256]), C_ij, is_async=True)
             C_ij = warpgroup_mma_wait(1, deps=(C_ij,))
             if k > first:
-                mbarrier.arrive(free.index((filled + (k - first) - 1) % 4), count=1)
+                mbarrier.arrive(free.index((filled + k - first - 1) % 4), count=1)
         C_ij = warpgroup_mma_wait(0, deps=(C_ij,))
         if first < end:
             mbarrier.arrive(free.index((filled + end - first - 1) % 4), count=1)
@@ -386,7 +386,7 @@ def dK_rows(w: gl.constexpr, dS_part, Q_part, full, free, dK_tiles, n_q, n_k, he
             C_ij = warpgroup_mma(dS_part.index(slot).slice(w * 64, 64, dim=1).permute((1, 0)), Q_part.index(slot).reshape([64, 256]), C_ij, is_async=True)
             C_ij = warpgroup_mma_wait(1, deps=(C_ij,))
             if k > first:
-                mbarrier.arrive(free.index((filled + (k - first) - 1) % 4), count=1)
+                mbarrier.arrive(free.index((filled + k - first - 1) % 4), count=1)
         C_ij = warpgroup_mma_wait(0, deps=(C_ij,))
         if first < end:
             mbarrier.arrive(free.index((filled + end - first - 1) % 4), count=1)

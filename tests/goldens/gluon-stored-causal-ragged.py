@@ -99,29 +99,36 @@ def A_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, 
             Q_i_kept += (K_j.index(slot).reshape([128, 64]).slice(w * 64, 64).load(gl.DotOperandLayout(0, tile_128, 2)),)
             fence_async_shared()
             mbarrier.arrive(K_j_free.index(slot), count=1)
-        for k in gl.static_range(4, 8):
-            mbarrier.wait(Q_i_full.index(k - 4), turn & 1)
+        for rest in range(4, 8):
+            mbarrier.wait(Q_i_full.index(rest - 4), turn & 1)
         l_i = gl.full([64], 0.0, gl.float32, gl.SliceLayout(1, tile_128))
         m_i = gl.full([64], -float("inf"), gl.float32, gl.SliceLayout(1, tile_128))
         for j in range(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128))):
             S_ij = gl.full([64, 128], 0.0, gl.float32, tile_128)
             if w > 0 and j == 0:
                 mbarrier.wait(turns.index(w - 1), turn & 1)
-            for k in gl.static_range(8):
+            for k in gl.static_range(4):
                 slot, phase = ((filled + j) * 8 + (turn + 1) * 4 + k) % 8, (((filled + j) * 8 + (turn + 1) * 4 + k) // 8) & 1
                 mbarrier.wait(K_j_full.index(slot), phase)
-                S_ij = warpgroup_mma(Q_i_kept[k] if k < 4 else Q_i.index(k - 4).reshape([128, 64]).slice(w * 64, 64), K_j.index(slot).reshape([128, 64]).permute((1, 0)), S_ij, use_acc=k > 0, is_async=True)
-                if k == 5 and w < 1 and j == 0:
-                    mbarrier.arrive(turns.index(w), count=1)
+                S_ij = warpgroup_mma(Q_i_kept[k], K_j.index(slot).reshape([128, 64]).permute((1, 0)), S_ij, use_acc=k > 0, is_async=True)
                 if k > 0:
                     S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
                     mbarrier.arrive(K_j_free.index(last), count=1)
                 last = slot
+            for rest in range(4, 8):
+                slot, phase = ((filled + j) * 8 + (turn + 1) * 4 + rest) % 8, (((filled + j) * 8 + (turn + 1) * 4 + rest) // 8) & 1
+                mbarrier.wait(K_j_full.index(slot), phase)
+                S_ij = warpgroup_mma(Q_i.index(rest - 4).reshape([128, 64]).slice(w * 64, 64), K_j.index(slot).reshape([128, 64]).permute((1, 0)), S_ij, is_async=True)
+                if rest == 5 and w < 1 and j == 0:
+                    mbarrier.arrive(turns.index(w), count=1)
+                S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
+                mbarrier.arrive(K_j_free.index(last), count=1)
+                last = slot
             S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
             mbarrier.arrive(K_j_free.index(last), count=1)
             if j + 1 == gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128)):
-                for k in gl.static_range(4, 8):
-                    mbarrier.arrive(Q_i_free.index(k - 4), count=1)
+                for rest in range(4, 8):
+                    mbarrier.arrive(Q_i_free.index(rest - 4), count=1)
             if (j + 1) * 128 > gl.minimum(i * 128 + 1, n_k):
                 S_ij = gl.where(gl.arange(0, 128, gl.SliceLayout(0, tile_128))[None, :] <= (gl.minimum(at_i, n_k - 1) - j * 128)[:, None], S_ij, float("-inf"))
             m_new = gl.max(S_ij, axis=1) * 0.18033688011112042
@@ -203,28 +210,19 @@ def O_1_rows(w: gl.constexpr, A_part, V_part, full, free, O_tiles, a_ptr, l_m_pt
         part = i * 2 + w  # these 64 rows of tile i
         at_i = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, tile_256))
         O_ik = gl.full([64, 256], 0.0, gl.float32, tile_256)
-        for j in range(gl.minimum(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128)), n_k // 128)):
+        for j in range(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128))):
             x = gl.load(a_at + gl.cast(j, gl.int64) * (gl.cdiv(n_q, 16) * 16) + at_i, mask=at_i < n_q, other=0.0)
             O_ik = gl.convert_layout(x.to(gl.float32), gl.SliceLayout(1, tile_256))[:, None] * O_ik
-            for k in gl.static_range(2):
-                slot, phase = (filled + (j * 2 - first + k)) % 4, ((filled + (j * 2 - first + k)) // 4) & 1
-                mbarrier.wait(full.index(slot), phase)
-                O_ik = warpgroup_mma(A_part.index(slot).slice(w * 64, 64), V_part.index(slot).reshape([64, 256]), O_ik, is_async=True)
-                if k > 0:
-                    O_ik = warpgroup_mma_wait(1, deps=(O_ik,))
-                    mbarrier.arrive(free.index(last), count=1)
-                last = slot
-            O_ik = warpgroup_mma_wait(0, deps=(O_ik,))
-            mbarrier.arrive(free.index(last), count=1)
-        for j_2 in range(gl.maximum(0, n_k // 128), gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128))):
-            x = gl.load(a_at + gl.cast(j_2, gl.int64) * (gl.cdiv(n_q, 16) * 16) + at_i, mask=at_i < n_q, other=0.0)
-            O_ik = gl.convert_layout(x.to(gl.float32), gl.SliceLayout(1, tile_256))[:, None] * O_ik
-            for k in range(j_2 * 2, end):
+            low, high = j * 2, gl.minimum(j * 2 + 2, end)
+            for k in range(low, high):
                 slot, phase = (filled + (k - first)) % 4, ((filled + (k - first)) // 4) & 1
                 mbarrier.wait(full.index(slot), phase)
                 O_ik = warpgroup_mma(A_part.index(slot).slice(w * 64, 64), V_part.index(slot).reshape([64, 256]), O_ik, is_async=True)
-                O_ik = warpgroup_mma_wait(0, deps=(O_ik,))
-                mbarrier.arrive(free.index(slot), count=1)
+                O_ik = warpgroup_mma_wait(1, deps=(O_ik,))
+                if k > low:
+                    mbarrier.arrive(free.index((filled + k - first - 1) % 4), count=1)
+            O_ik = warpgroup_mma_wait(0, deps=(O_ik,))
+            mbarrier.arrive(free.index((filled + high - first - 1) % 4), count=1)
         x_2 = gl.load(l_m_at + at_i, mask=at_i < n_q, other=0.0)
         O_ik = O_ik * gl.where(gl.convert_layout(x_2.to(gl.float32), gl.SliceLayout(1, tile_256)) == 0.0, 0.0, 1.0 / gl.convert_layout(x_2.to(gl.float32), gl.SliceLayout(1, tile_256)))[:, None]
         slot, phase = (filled + (end - first + w)) % 4, ((filled + (end - first + w)) // 4) & 1

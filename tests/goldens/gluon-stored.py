@@ -77,15 +77,17 @@ def A_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, A_
         a_at = a_ptr + gl.cast(head, gl.int64) * gl.cdiv(n_k, 128) * n_q
         part = i * 2 + w  # these 64 rows of tile i
         at_i = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, tile_128))
-        for k in gl.static_range(2):
+        for k in gl.static_range(1):
             mbarrier.wait(Q_i_full.index(k), turn & 1)
+        for rest in range(1, 2):
+            mbarrier.wait(Q_i_full.index(rest), turn & 1)
         l_i = gl.full([64], 0.0, gl.float32, gl.SliceLayout(1, tile_128))
         m_i = gl.full([64], -float("inf"), gl.float32, gl.SliceLayout(1, tile_128))
         for j in range(n_k // 128):
             S_ij = gl.full([64, 128], 0.0, gl.float32, tile_128)
             if w > 0 and j == 0:
                 mbarrier.wait(turns.index(w - 1), turn & 1)
-            for k in gl.static_range(2):
+            for k in gl.static_range(1):
                 slot, phase = ((filled + j) * 2 + k) % 8, (((filled + j) * 2 + k) // 8) & 1
                 mbarrier.wait(K_j_full.index(slot), phase)
                 S_ij = warpgroup_mma(Q_i.index(k).reshape([128, 64]).slice(w * 64, 64), K_j.index(slot).reshape([128, 64]).permute((1, 0)), S_ij, use_acc=k > 0, is_async=True)
@@ -95,11 +97,21 @@ def A_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, A_
                     S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
                     mbarrier.arrive(K_j_free.index(last), count=1)
                 last = slot
+            S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
+            for rest in range(1, 2):
+                slot, phase = ((filled + j) * 2 + rest) % 8, (((filled + j) * 2 + rest) // 8) & 1
+                mbarrier.wait(K_j_full.index(slot), phase)
+                S_ij = warpgroup_mma(Q_i.index(rest).reshape([128, 64]).slice(w * 64, 64), K_j.index(slot).reshape([128, 64]).permute((1, 0)), S_ij, is_async=True)
+                S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
+                mbarrier.arrive(K_j_free.index(last), count=1)
+                last = slot
             S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
             mbarrier.arrive(K_j_free.index(last), count=1)
             if j + 1 == n_k // 128:
-                for k in gl.static_range(2):
+                for k in gl.static_range(1):
                     mbarrier.arrive(Q_i_free.index(k), count=1)
+                for rest in range(1, 2):
+                    mbarrier.arrive(Q_i_free.index(rest), count=1)
             m_new = gl.max(S_ij, axis=1) * 0.18033688011112042
             m_new = gl.maximum(m_i, m_new)
             m_i = gl.exp2(m_i - m_new)
@@ -178,16 +190,16 @@ def O_rows(w: gl.constexpr, A_part, V_part, full, free, O_tiles, a_ptr, l_m_ptr,
         for j in range(n_k // 128):
             x = gl.load(a_at + gl.cast(j, gl.int64) * n_q + at_i)
             O_ik = gl.convert_layout(x.to(gl.float32), gl.SliceLayout(1, tile_256))[:, None] * O_ik
-            for k in gl.static_range(2):
-                slot, phase = (filled + (j * 2 - first + k)) % 4, ((filled + (j * 2 - first + k)) // 4) & 1
+            low, high = j * 2, j * 2 + 2
+            for k in range(low, high):
+                slot, phase = (filled + (k - first)) % 4, ((filled + (k - first)) // 4) & 1
                 mbarrier.wait(full.index(slot), phase)
                 O_ik = warpgroup_mma(A_part.index(slot).slice(w * 64, 64), V_part.index(slot).reshape([64, 256]), O_ik, is_async=True)
-                if k > 0:
-                    O_ik = warpgroup_mma_wait(1, deps=(O_ik,))
-                    mbarrier.arrive(free.index(last), count=1)
-                last = slot
+                O_ik = warpgroup_mma_wait(1, deps=(O_ik,))
+                if k > low:
+                    mbarrier.arrive(free.index((filled + k - first - 1) % 4), count=1)
             O_ik = warpgroup_mma_wait(0, deps=(O_ik,))
-            mbarrier.arrive(free.index(last), count=1)
+            mbarrier.arrive(free.index((filled + high - first - 1) % 4), count=1)
         x_2 = gl.load(l_m_at + at_i)
         O_ik = O_ik * (1.0 / gl.convert_layout(x_2.to(gl.float32), gl.SliceLayout(1, tile_256)))[:, None]
         slot, phase = (filled + (end - first + w)) % 4, ((filled + (end - first + w)) // 4) & 1

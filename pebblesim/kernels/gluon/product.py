@@ -18,7 +18,7 @@ from pebblesim.kernels.gluon.grid import longest_first
 from pebblesim.kernels.gluon.parts import PartsRoles
 from pebblesim.kernels.gluon.roles import expecting
 from pebblesim.kernels.gluon.widths import columns_of_part
-from pebblesim.kernels.terms import ZERO, Held, Items, Layout, Name, Number, Term, call, maximum, minimum, term
+from pebblesim.kernels.terms import ZERO, Items, Layout, Name, Number, Term, call, maximum, minimum, term
 from pebblesim.kernels.triton.grid import in_groups
 from pebblesim.kernels.triton.loops import Piece
 from pebblesim.kernels.triton.ranges import GROUP, Setting
@@ -39,7 +39,7 @@ class ProductRoles(PartsRoles):
         self.turned = self.nest.expr.left.transposed
         terms = self.setting.tables.tiled[self.left.read.tensor][0 if self.turned else 1]
         self.parts = terms // self.right.rows  # of a tile of terms
-        self.reserve("full", "free", "first", "end", "wide", "group", "rank")
+        self.reserve("full", "free", "first", "end", "low", "high", "wide", "group", "rank")
         self.named_tile = self.number, self.scope.number_of(self.columns_of_grid.range)
 
     @property
@@ -163,45 +163,37 @@ class ProductRoles(PartsRoles):
 
     def _in_a_row(self, inner: ir.Loop, number: int) -> list[st.Statement]:
         """The products of all parts of terms with the first parts of the columns, so many of these."""
-        stages, turn, before = self.plan.stages, term("k") - "first", term("filled")
-        to, issued = self._issued(turn, number)
-        earlier = st.When(term("k") > "first", (st.Arrive(freed("", (before + turn - 1) % stages)),))
-        body = (*issued, st.Settle(to, len(to)), earlier)
-        last = st.Arrive(freed("", (before + "end" - "first" - 1) % stages))
-        ended = st.When(term("first") < "end", (last,))
-        return [st.For("k", term("first"), term("end"), body, of=inner), st.Settle(to, 0), ended]
+        *made, free = self._through(term("first"), term("end"), inner, number)
+        return [*made, st.When(term("first") < "end", (free,))]
 
-    def loop(self, node: ir.Loop) -> None:
-        """Tiles of terms; the last, if it is ragged, apart: it has fewer parts."""
-        (low, high), size = self.scope.limits(), self.setting.size(node.range.dim)
-        made, terms = [Piece(low, high)], self.parts * self.right.rows
-        if not self.setting.even:
-            made = [Piece(low, minimum(high, size // terms)), Piece(maximum(low, size // terms), high)]
-        for piece, ragged in zip(made, (False, True), strict=False):
-            self.special = {self.nest.inner: self._of_ragged_tile if ragged else self._of_tile}
-            self.over(node, piece)
-
-    def _of_tile(self) -> None:
-        """The parts of a tile of terms."""
-        number = self.scope.numbers[self.plan.loop.range]
-        to, issued = self._issued(number * self.parts - "first" + "k")
-        self.one_behind(to, "", self.parts, lambda k: issued, self.parts)
-
-    def _of_ragged_tile(self) -> None:
-        """The parts that there are of a tile of terms."""
-        number = self.scope.numbers[self.plan.loop.range]
-        to, issued = self._issued(term("k") - "first")
-        body = (*issued, st.Settle(to, 0), st.Arrive(freed("", "slot")))
-        self.say(st.For("k", number * self.parts, term("end"), body, of=self.nest.inner))
-
-    def _issued(self, turn: Term, number: int | None = None) -> tuple[tuple[Held, ...], list[st.Statement]]:
-        """Wait for a part, and issue its products, or so many of them: the sums, and the statements."""
+    def _through(
+        self, low: Term, high: Term, of: ir.Loop | None = None, number: int | None = None
+    ) -> tuple[st.Statement, ...]:
+        """Parts of terms, each of which waits for the products of the one before; then wait for the last ones."""
         rows, to = (term("w") * ROWS, ROWS), tuple(map(self.issued_all, self.nest.products))[:number]
         left = Name(self.left.name).index("slot")
         left = left.call("slice", *rows, dim=1).turned() if self.turned else left.call("slice", *rows)
         pairs, line = zip(to, self.rights[:number], strict=True), self.nest.product.line
         issues = (st.Issue(each, left, right.slot("slot"), each, line=line) for each, right in pairs)
-        return to, [self.scope.slot(turn), st.Wait(filled("", "slot"), Name("phase")), *issues]
+        issued = self.scope.slot(term("k") - "first"), st.Wait(filled("", "slot"), Name("phase")), *issues
+
+        def free(part: Term) -> st.Statement:
+            return st.Arrive(freed("", (term("filled") + part - "first" - 1) % self.plan.stages))
+
+        body = (*issued, st.Settle(to, len(to)), st.When(term("k") > low, (free(term("k")),)))
+        return st.For("k", low, high, body, of=of), st.Settle(to, 0), free(high)
+
+    def loop(self, node: ir.Loop) -> None:
+        """Tiles of terms; the last, if it is ragged, has fewer parts."""
+        self.special = {self.nest.inner: self._of_tile}
+        low, high = self.scope.limits()
+        self.over(node, Piece(low, high))
+
+    def _of_tile(self) -> None:
+        """The parts that there are of a tile of terms."""
+        low = self.scope.numbers[self.plan.loop.range] * self.parts
+        high = low + self.parts if self.setting.even else minimum(low + self.parts, "end")
+        self.say(st.Let(("low", "high"), (low, high)), *self._through(Name("low"), Name("high")))
 
     # Sums, in float32 in memory from one part to the next: threads have whole sectors of them
 

@@ -22,12 +22,12 @@ from pebblesim.kernels.gluon.parts_plan import less
 from pebblesim.kernels.gluon.plan import check_block, refused
 from pebblesim.kernels.gluon.roles import expecting
 from pebblesim.kernels.statements import KernelProgram
-from pebblesim.kernels.terms import ZERO, Items, Name, Number, Term, both, call, term
+from pebblesim.kernels.terms import ZERO, Choice, Held, Items, Name, Number, Term, both, call, term
 from pebblesim.kernels.triton.ranges import Setting
 from pebblesim.language import program as ir
 
-K = Name("k")
-"""The number of a part."""
+K, REST = Name("k"), Name("rest")
+"""The number of a part, where it is written out, and in a loop over the rest."""
 
 
 class ScoresRoles(PartsRoles):
@@ -51,8 +51,13 @@ class ScoresRoles(PartsRoles):
 
     @property
     def alone(self) -> int:
-        """How many parts of a product are written out: those whose rows are in registers, and the first one."""
-        return max(self.kept, 1)
+        """How many parts of a product are written out; the rest is a loop, whose products are compiled once.
+
+        Where rows are reduced, those are written out whose rows are in registers, and the first one. Without reductions
+        a loop takes up to 1.09 times as long.
+        """
+        reduced = any(isinstance(getattr(each, "expr", None), ir.RowReduction) for each in self.plan.loop.body)
+        return max(self.kept, 1) if reduced else self.parts
 
     @property
     def staggered(self) -> bool:
@@ -124,8 +129,9 @@ class ScoresRoles(PartsRoles):
 
     def _of_shared_rows(self, made: Callable[[Name], st.Statement]) -> list[st.Statement]:
         """A statement for each part of the rows in shared memory."""
-        first = [] if self.kept else [st.For("k", ZERO, Number(self.alone), (made(K),), unrolled=True)]
-        return [*first, st.For("rest", Number(self.alone), Number(self.parts), (made(Name("rest")),))]
+        first = st.For("k", Number(self.kept), Number(self.alone), (made(K),), unrolled=True)
+        rest = st.For("rest", Number(self.alone), Number(self.parts), (made(REST),))
+        return [*[first] * (self.kept < self.alone), *[rest] * (self.alone < self.parts)]
 
     def _rows_of(self, part: Term) -> Term:
         """The warpgroup's rows of a part in shared memory."""
@@ -160,35 +166,45 @@ class ScoresRoles(PartsRoles):
     def _sum(self) -> None:
         """The products of all parts, one issued while the one before runs."""
         number = self.scope.numbers[self.plan.loop.range]
-        to = self.issued_all(self.nest.product)
+        to, line = self.issued_all(self.nest.product), self.nest.product.line
         (low, high), last, turns = self.scope.limits(), self.plan.turns, Name("turns")
         kept = Name(f"{self.rows.name}_kept").along("[k]")
         first = number.equals(low)
         if last:
             self.say(st.When(both(term("w") > 0, first), (st.Wait(turns.index(term("w") - 1), term("turn") & 1),)))
         begin = max(min(3 * self.parts // 4, self.plan.stages), 1) - 1  # no slot is free again before
-        alone, next_tile = self.alone, number + 1 < high
+        half, alone, to_come = self.parts // 2, self.alone, number + 1 < high
 
         def issued(k: Name) -> list[st.Statement]:
-            written_out = k.id == "k"
-            rows = kept if written_out and self.kept else self._rows_of(self.rows.slot(self._room_of_rows(k)))
-            added = k > 0 if written_out else None
+            rows = self._rows_of(self.rows.slot(self._room_of_rows(k)))
+            if k is K and self.kept:
+                rows = kept if self.kept == alone else Choice(k < self.kept, kept, rows)
             made: list[st.Statement] = [
                 self.slot(number, k),
                 st.Wait(filled(self.ring.name, "slot"), Name("phase")),
-                st.Issue(to, rows, self.ring.slot("slot").turned(), to, added, line=self.nest.product.line),
+                st.Issue(to, rows, self.ring.slot("slot").turned(), to, k > 0 if k is K else None, line=line),
             ]
-            if last and (begin < alone) == written_out:  # the next one begins when most products of a tile are issued
+            if last and (begin < alone) == (k is K):  # the next one begins when most products of a tile are issued
                 begun = both(both(k.equals(begin), term("w") < last), first)
                 made.append(st.When(begun, (st.Arrive(turns.index("w")),)))
-            if self.before is not None and (self.parts // 2 < alone) == written_out:
-                half = both(k.equals(self.parts // 2), next_tile)
-                made.append(st.When(half, tuple(self._fetch(self.before, number + 1))))
+            if self.before is not None and (half < alone) == (k is K):
+                made.append(st.When(both(k.equals(half), to_come), tuple(self._fetch(self.before, number + 1))))
             return made
 
-        self.one_behind((to,), self.ring.name, self.parts, issued, alone)
+        self._one_behind(to, issued)
         of_next = self._of_shared_rows(lambda k: st.Arrive(freed(self.rows.name, self._room_of_rows(k))))
         self.say(st.When((number + 1).equals(high), tuple(of_next)))  # those of the next tile come meanwhile
+
+    def _one_behind(self, to: Held, issued: Callable[[Name], list[st.Statement]]) -> None:
+        """Parts one after the other, each of which waits for the products of the one before; then wait for the last."""
+        free, last = st.Arrive(freed(self.ring.name, "last")), st.Let(("last",), (Name("slot"),))
+        before = st.Settle((to,), 1), free
+        first = (*issued(K), st.When(K > 0, before), last)
+        self.say(st.For("k", ZERO, Number(self.alone), first, unrolled=True))
+        if self.alone < self.parts:
+            self.say(*before[: self.alone == 1])  # a loop goes on with sums that were waited for
+            self.say(st.For("rest", Number(self.alone), Number(self.parts), (*issued(REST), *before, last)))
+        self.say(st.Settle((to,), 0), free)
 
     def _take(self) -> None:
         """Take a tile of another table, once it is there."""
