@@ -25,8 +25,12 @@ def loops(body: list[ast.stmt]) -> Iterator[ast.For]:
 
 
 def is_of_blocks(loop: ast.For) -> bool:
-    """Whether a loop is unrolled, or over the tiles that a block has one after the other."""
-    return "static_range" in ast.unparse(loop.iter) or ast.unparse(loop.target) == "tile"
+    """Whether a loop is unrolled, over the tiles that a block has one after the other, or over parts of one tile.
+
+    Parts are under way before: another warp brings them.
+    """
+    over = ast.unparse(loop.iter)
+    return "static_range" in over or over == "range(low, high)" or ast.unparse(loop.target) in ("tile", "rest")
 
 
 def begun(body: list[ast.stmt]) -> int:
