@@ -66,7 +66,7 @@ def _begun(body: Body) -> int:
 
 
 def _is_loop(each: Statement) -> bool:
-    """Whether it is a loop of the schedule; others are over the tiles of a block or the parts of a tile, or unrolled."""
+    """Whether it is a loop of the schedule; others are over tiles of a block, over parts of a tile, or unrolled."""
     return isinstance(each, For) and each.of is not None
 
 

@@ -30,7 +30,7 @@ def is_of_blocks(loop: ast.For) -> bool:
     Parts are under way before: another warp brings them.
     """
     over = ast.unparse(loop.iter)
-    return "static_range" in over or over == "range(low, high)" or ast.unparse(loop.target) in ("tile", "rest")
+    return "static_range" in over or over == "range(k_first, k_end)" or ast.unparse(loop.target) in ("tile", "rest")
 
 
 def begun(body: list[ast.stmt]) -> int:

@@ -213,16 +213,16 @@ def O_1_rows(w: gl.constexpr, A_part, V_part, full, free, O_tiles, a_ptr, l_m_pt
         for j in range(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128))):
             x = gl.load(a_at + gl.cast(j, gl.int64) * (gl.cdiv(n_q, 16) * 16) + at_i, mask=at_i < n_q, other=0.0)
             O_ik = gl.convert_layout(x.to(gl.float32), gl.SliceLayout(1, tile_256))[:, None] * O_ik
-            low, high = j * 2, gl.minimum(j * 2 + 2, end)
-            for k in range(low, high):
+            k_first, k_end = j * 2, gl.minimum(j * 2 + 2, end)
+            for k in range(k_first, k_end):
                 slot, phase = (filled + (k - first)) % 4, ((filled + (k - first)) // 4) & 1
                 mbarrier.wait(full.index(slot), phase)
                 O_ik = warpgroup_mma(A_part.index(slot).slice(w * 64, 64), V_part.index(slot).reshape([64, 256]), O_ik, is_async=True)
                 O_ik = warpgroup_mma_wait(1, deps=(O_ik,))
-                if k > low:
+                if k > k_first:
                     mbarrier.arrive(free.index((filled + k - first - 1) % 4), count=1)
             O_ik = warpgroup_mma_wait(0, deps=(O_ik,))
-            mbarrier.arrive(free.index((filled + high - first - 1) % 4), count=1)
+            mbarrier.arrive(free.index((filled + k_end - first - 1) % 4), count=1)
         x_2 = gl.load(l_m_at + at_i, mask=at_i < n_q, other=0.0)
         O_ik = O_ik * gl.where(gl.convert_layout(x_2.to(gl.float32), gl.SliceLayout(1, tile_256)) == 0.0, 0.0, 1.0 / gl.convert_layout(x_2.to(gl.float32), gl.SliceLayout(1, tile_256)))[:, None]
         slot, phase = (filled + (end - first + w)) % 4, ((filled + (end - first + w)) // 4) & 1

@@ -39,7 +39,7 @@ class ProductRoles(PartsRoles):
         self.turned = self.nest.expr.left.transposed
         terms = self.setting.tables.tiled[self.left.read.tensor][0 if self.turned else 1]
         self.parts = terms // self.right.rows  # of a tile of terms
-        self.reserve("full", "free", "first", "end", "low", "high", "wide", "group", "rank")
+        self.reserve("full", "free", "first", "end", "k_first", "k_end", "wide", "group", "rank")
         self.named_tile = self.number, self.scope.number_of(self.columns_of_grid.range)
 
     @property
@@ -193,7 +193,7 @@ class ProductRoles(PartsRoles):
         """The parts that there are of a tile of terms."""
         low = self.scope.numbers[self.plan.loop.range] * self.parts
         high = low + self.parts if self.setting.even else minimum(low + self.parts, "end")
-        self.say(st.Let(("low", "high"), (low, high)), *self._through(Name("low"), Name("high")))
+        self.say(st.Let(("k_first", "k_end"), (low, high)), *self._through(Name("k_first"), Name("k_end")))
 
     # Sums, in float32 in memory from one part to the next: threads have whole sectors of them
 
