@@ -54,7 +54,7 @@ class ScoresRoles(PartsRoles):
         """How many parts of a product are written out; the rest is a loop, whose products are compiled once.
 
         Where rows are reduced, those are written out whose rows are in registers, and the first one. Without reductions
-        a loop takes up to 1.09 times as long.
+        a loop would take longer on a card.
         """
         reduced = any(isinstance(getattr(each, "expr", None), ir.RowReduction) for each in self.plan.loop.body)
         return max(self.kept, 1) if reduced else self.parts
