@@ -71,11 +71,13 @@ def forward(
     softcap: float,
     mask: Tensor | None,
     bias: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """O, and L to base 2; 0 and -infinity for a query without a key."""
+    """O, and L to base 2; 0 and -infinity for a query without a key and a sink."""
     with _as_it_is():
         S = scores(query, key, scale, softcap, mask, bias)
         L = torch.logsumexp(S, -1)
+        L = L if sinks is None else torch.logaddexp(L, sinks.to(L.dtype)[..., None])
         O = _probabilities(S, L) @ _wide(value).repeat_interleave(query.shape[1] // key.shape[1], 1)
     return O.to(query.dtype), L * log2(euler)
 
