@@ -201,18 +201,15 @@ def own_files() -> list[Path]:
 
 
 def own_folder() -> Path:
-    """The folder of the user's configuration that holds cards.
+    """The folder of the user's configuration that holds cards: that of Typer's `get_app_dir`.
 
-    It is that of Typer's `get_app_dir`, whose import takes longer than all else that a card is found by.
+    On Linux, where cards are, it is found without Typer, whose import takes longer than all else here.
     """
-    home = Path(os.path.expanduser("~"))  # stays as it is where nobody has a home
-    if os.name == "nt":
-        folder = Path(os.environ.get("APPDATA", home))
-    elif sys.platform == "darwin":
-        folder = home / "Library" / "Application Support"
-    else:
-        folder = Path(os.environ.get("XDG_CONFIG_HOME", home / ".config"))
-    return folder / "pebblesim" / "cards"
+    if os.name == "nt" or sys.platform == "darwin":
+        from typer import get_app_dir
+
+        return Path(get_app_dir("pebblesim")) / "cards"
+    return Path(os.environ.get("XDG_CONFIG_HOME", os.path.expanduser("~/.config"))) / "pebblesim" / "cards"
 
 
 def own_file(device: str) -> Path:

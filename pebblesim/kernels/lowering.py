@@ -14,6 +14,7 @@ from pebblesim.kernels.passes.masked_once import difference, exponent_of
 from pebblesim.kernels.passes.sinks import SINKS, as_exponents
 from pebblesim.kernels.products import factors, products
 from pebblesim.kernels.terms import (
+    INFINITY,
     MINUS_INFINITY,
     NOTHING,
     Binary,
@@ -34,8 +35,6 @@ from pebblesim.kernels.triton.places import Places
 from pebblesim.kernels.triton.ranges import Scope
 from pebblesim.kernels.triton.values import FROM_BASE_2, TO_BASE_2, State, Values
 from pebblesim.language import program as ir
-
-INFINITY = Name('float("inf")')
 
 LARGE_TILE = 2**15
 """Entries of a tile of sums that leaves a multiprocessor no registers for a second block."""

@@ -190,7 +190,7 @@ UNITS = {"+": 0, "-": 0, "*": 1, "//": 1}
 
 ZERO, ONE = Number(0), Number(1)
 NOTHING = Number(0.0)
-MINUS_INFINITY = Name('float("-inf")')
+INFINITY, MINUS_INFINITY = Name('float("inf")'), Name('float("-inf")')
 
 
 def term(value: Any) -> Term:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
-from pebblesim.kernels.passes.bias import LOWEST
+from pebblesim.kernels.passes.bias import HIGHEST, LOWEST
 from pebblesim.operator.masks import Asked
 
 
@@ -39,7 +39,8 @@ def scores(
 ) -> Tensor:
     """The scores of all pairs in float32, or in float64 for float64; -infinity for pairs that are not allowed.
 
-    `bias`: is added to them, capped or not; with one a query all of whose scores are below `LOWEST` has no keys.
+    `bias`: is added to them, capped or not; with one a query has no keys if all of its scores are below `LOWEST`, or
+    one is `HIGHEST` or above.
 
     Raises:
         UsageError: they do not fit into the memory.
@@ -60,7 +61,8 @@ def scores(
     S = S if mask is None else S.masked_fill(~mask, -torch.inf)
     if bias is None or not S.numel():
         return S
-    return S.masked_fill(S.amax(-1, keepdim=True) < LOWEST * log(2), -torch.inf)
+    most = S.amax(-1, keepdim=True) * log2(euler)
+    return S.masked_fill((most < LOWEST) | (most >= HIGHEST), -torch.inf)
 
 
 def forward(
@@ -71,11 +73,13 @@ def forward(
     softcap: float,
     mask: Tensor | None,
     bias: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """O, and L to base 2; 0 and -infinity for a query without a key."""
+    """O, and L to base 2; 0 and -infinity for a query without a key and a sink."""
     with _as_it_is():
         S = scores(query, key, scale, softcap, mask, bias)
         L = torch.logsumexp(S, -1)
+        L = L if sinks is None else torch.logaddexp(L, sinks.to(L.dtype)[..., None])
         O = _probabilities(S, L) @ _wide(value).repeat_interleave(query.shape[1] // key.shape[1], 1)
     return O.to(query.dtype), L * log2(euler)
 

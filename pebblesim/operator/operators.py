@@ -233,10 +233,12 @@ def backward_on_gpu(
     return dQ, dK, dV
 
 
-def forward_by_definition(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    """O and L on the CPU; arguments as for `forward_on_gpu`."""
+def forward_by_definition(
+    query: Tensor, key: Tensor, value: Tensor, *rest: Any, sinks: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """O and L on the CPU; arguments as for `forward_on_gpu`, and sinks."""
     check_forward_mode()
-    out, lse = definition.forward(query, key, value, *_factors_and_pairs(query, key, Asked(*rest)))
+    out, lse = definition.forward(query, key, value, *_factors_and_pairs(query, key, Asked(*rest)), sinks=sinks)
     return in_order(out, query), lse
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,8 +95,12 @@ def test_too_few_kernels_are_no_calibration() -> None:
 H200_TILING = forecasts("forward", Call({"n": 64, "d": 64}, capability=""), H200)[0].tiling
 
 
-@pytest.mark.parametrize("config", ["/somewhere", None])
-def test_cards_are_in_the_folder_that_typer_has(config: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("platform", ["linux", "darwin"])
+@pytest.mark.parametrize("config", ["/somewhere", "~/of mine", None])
+def test_cards_are_in_the_folder_that_typer_has(
+    config: str | None, platform: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
     if config is None:
         monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     else:

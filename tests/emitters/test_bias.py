@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import gluon_interpreter
@@ -74,6 +75,48 @@ def check(name: str, n_q: int, n_k: int, mask: str | None = None, hopper: bool =
 @pytest.mark.parametrize("name", BLOCKS)
 def test_a_bias_is_added_to_the_scores_of_triton_kernels(name: str, mask: str | None) -> None:
     assert check(name, 50, 71, mask) > 0
+
+
+LOG2_E = "1.4426950408889634"
+
+
+def fused(text: str) -> str:
+    """A text whose exponents are not rounded before something is subtracted from them, as on a card."""
+    exponent = rf"exp2\((\w+) \* {re.escape(LOG2_E)} - (.*)\)$"
+    made, number = re.subn(exponent, r"exp2(fused(\1, \2))", text, flags=re.MULTILINE)
+    assert number
+    product = f"np.asarray(x, np.float64) * np.float32({LOG2_E})"
+    function = f"def fused(x, y):\n    return ({product} - np.asarray(y)).astype(np.float32).view(type(x))\n"
+    return made.replace("import torch\n", f"import torch\nimport numpy as np\n{function}", 1)
+
+
+@pytest.mark.parametrize("some", [1, 5])
+@pytest.mark.parametrize("number", [-1e6, 1e5, 1e7, 1e9, 1e15, 3e38])
+def test_exponents_of_large_scores(number: float, some: int) -> None:
+    """A maximum of scores is rounded, and they are not: their difference may be large."""
+    dims = {"n_q": 40, "n_k": 70, "d_k": 24, "d_v": 24}
+    chance = np.random.default_rng(3)
+    x = {each: chance.normal(size=(1, dims[n], 24)) for each, n in (("Q", "n_q"), ("K", "n_k"), ("V", "n_k"))}
+    x["bias"], x["dO"] = np.zeros((1, 40, 70)), chance.normal(size=(1, 40, 24))
+    x["bias"][:, 3:30, ::some] = number
+    for name in (FORWARD, TWO_PASS):
+        program = biased(get(name).in_dims(dims).program)
+        text = fused(triton(program, {**dims, **BLOCKS[name]}, "float32", scale=0.3).text)
+        inputs = {each: np.asarray(x[each], float) for each in program.tensors if each in program.inputs}
+        x |= triton_interpreter.run(text, inputs, "float32", (40, 70))[0]
+    scores = np.float64(np.float32(0.3 * x["Q"][0] @ x["K"][0].T + x["bias"][0]))
+    most = scores.max(-1, keepdims=True) * np.log2(np.e)
+    keyless = ((most < -(2**20)) | (most >= 2**24))[:, 0]
+    assert keyless.sum() == 27 * (number > 2e7 or (number < 0 and some == 1))
+    assert np.array_equal(x["L"][0] == np.inf, keyless) and not x["O"][0][keyless].any()
+    P = np.where(keyless[:, None], 0.0, np.exp2(scores * np.log2(np.e) - most))
+    P /= np.where(keyless[:, None], 1.0, P.sum(-1, keepdims=True))
+    dS = P * (x["dO"][0] @ x["V"][0].T - (x["dO"][0] * (P @ x["V"][0])).sum(-1, keepdims=True))
+    close = 1e-5 + 2e-7 * abs(most[~keyless]).max()  # of gradients, as L is rounded
+    true = {"O": P @ x["V"][0], "dV": P.T @ x["dO"][0], "dQ": 0.3 * dS @ x["K"][0], "dK": 0.3 * dS.T @ x["Q"][0]}
+    for each, right in true.items():
+        tolerance = 1e-5 if each == "O" else close
+        assert np.linalg.norm(x[each][0] - right) <= tolerance * np.linalg.norm(right), each
 
 
 @pytest.mark.parametrize("options", [{}, {"persistent": True}])

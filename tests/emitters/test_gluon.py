@@ -61,12 +61,13 @@ def run(
     seed: int,
     again: bool,
     release: str = "3.6",
+    written_for: dict[str, int] | None = None,
 ) -> None:
     schedule, band, scale, heads = get(name).in_dims(dims), masks.of(mask), 0.5, 2
     arguments: dict[str, Any] = {"M": 10**9, "mask": band, **dims}
     counted = ps.count(name, blocks=blocks, **arguments)
     allowed = None if band is None else band.allowed(*schedule.problem.grid(dims))
-    text = releases.release(release).text(source(name, dims, blocks, mask, stages, scale, again))
+    text = releases.release(release).text(source(name, written_for or dims, blocks, mask, stages, scale, again))
     many = [schedule.problem.random_inputs(counted.dims, seed + head, schedule.kept, allowed) for head in range(heads)]
     order = [tensor for tensor in schedule.program.tensors if tensor in schedule.program.inputs]
     inputs = {tensor: np.stack([one[tensor] for one in many]) for tensor in order}
@@ -299,11 +300,45 @@ def test_warpgroups_divide_columns_of_sums_that_are_too_wide_for_one(n_q: int, n
     run(FORWARD, dims, blocks, None, 2, 4, False)
 
 
-def test_a_query_without_a_key_is_refused_at_the_call() -> None:
-    text = source(FORWARD, {"n_q": 64, "n_k": 64, "d_k": 16, "d_v": 16}, {"B_r": 64, "B_c": 16}, "causal")
-    long, short = (np.zeros((1, n, 16)) for n in (128, 64))
-    with pytest.raises(ValueError, match="a key for each query"):
-        gluon_interpreter.run(text, {"Q": long, "K": short, "V": short}, "float16", (128, 64), 1)
+SQUARE = {"n_q": 70, "n_k": 71, "d_k": 64, "d_v": 64}
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize(
+    ("name", "mask", "n_q", "n_k"),
+    [
+        *((FORWARD, *each) for each in [("causal:start", 200, 70), ("window:7:start", 76, 70), ("band:3", 73, 70)]),
+        *((BACKWARD, *each) for each in [("window:7", 70, 203), ("band:3:start", 254, 257)]),
+        *((PAIRS, *each) for each in [("causal:start", 20, 450), ("band:3:start", 70, 301), ("window:7", 70, 301)]),
+    ],
+)
+def test_a_text_is_right_at_lengths_that_it_was_not_written_for(name: str, mask: str, n_q: int, n_k: int) -> None:
+    """Keys without a query among them, or as many queries as can have a key."""
+    run(name, {**SQUARE, "n_q": n_q, "n_k": n_k}, BLOCKS[name], mask, 3, 5, name == BACKWARD, written_for=SQUARE)
+
+
+@pytest.mark.parametrize(
+    ("name", "mask", "n_q", "n_k", "said"),
+    [
+        (FORWARD, "causal", 71, 70, "a key for each query"),
+        (FORWARD, "window:7:start", 77, 70, "a key for each query"),
+        (PAIRS, "band:3", 74, 70, "a key for each query"),
+        (BACKWARD, "window:7", 70, 204, "a query for each tile of 128 keys"),
+        (BACKWARD, "band:3:start", 253, 257, "a query for each tile of 128 keys"),
+        (ONE_PASS, "causal:start", 70, 301, "a query for each tile of 128 keys"),
+        (STORED, "causal:start", 70, 301, "a query for each tile of 128 keys"),
+    ],
+)
+def test_lengths_that_leave_a_block_without_a_pair_are_refused_at_the_call(
+    name: str, mask: str, n_q: int, n_k: int, said: str
+) -> None:
+    """It would wait for ever for words that nobody loads."""
+    text, lengths = source(name, SQUARE, BLOCKS[name], mask, 3), {"n_q": n_q, "n_k": n_k, "d_k": 64, "d_v": 64}
+    schedule = get(name).in_dims(lengths)
+    inputs = schedule.problem.random_inputs(lengths, 1, schedule.kept, masks.of(mask).allowed(n_q, n_k))
+    order = [tensor for tensor in schedule.program.tensors if tensor in schedule.program.inputs]
+    with pytest.raises(ValueError, match=f"these kernels need {said}"):
+        gluon_interpreter.run(text, {each: np.asarray(inputs[each])[None] for each in order}, "float16", (n_q, n_k), 1)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,7 @@ def run(
     mask: str | Mask | None = None,
     scale: float | None = None,
     described: bool = False,
+    written_for: dict[str, int] | None = None,
 ) -> None:
     schedule, band = get(name).in_dims(dims), masks.of(mask)
     counted = ps.count(name, M=10**9, blocks=blocks, mask=band, **dims)
@@ -69,7 +70,8 @@ def run(
         (schedule.program, None) if band is None else (schedule.masked, band.allowed(*schedule.problem.grid(dims)))
     )
     named = tuple(each.name for each in launches(program, masked=True, repeated=True)) if described else ()
-    source = triton(program, {**counted.dims, **blocks}, dtype, band, scale=scale, described=named)
+    sizes = {**counted.dims, **(written_for or {}), **blocks}
+    source = triton(program, sizes, dtype, band, scale=scale, described=named)
     assert not described or "make_tensor_descriptor" in source.text
     many = [schedule.problem.random_inputs(counted.dims, seed, schedule.kept, allowed) for seed in range(heads)]
     order = [tensor for tensor in schedule.program.tensors if tensor in schedule.program.inputs]
@@ -227,6 +229,20 @@ def test_the_same_of_rectangles(name: str, sizes: tuple[int, ...], mask: str | N
     else:
         with pytest.raises(UsageError, match="Triton kernels need a key for each query, and a query for each key"):
             run(name, dims, blocks, heads=1, mask=mask)
+
+
+@pytest.mark.parametrize("name", ["small-cache-backward-blocked", "dS-stored-blocked"])
+@pytest.mark.parametrize(
+    ("mask", "n_q", "n_k"),
+    [("causal:start", 20, 90), ("band:3:start", 20, 90), ("band:3:start", 90, 20), ("window:7", 20, 90)],
+)
+def test_a_text_is_right_at_lengths_that_leave_rows_or_keys_without_a_pair(
+    name: str, mask: str, n_q: int, n_k: int
+) -> None:
+    """Of a table no tile is read that was not written: the last rows that there are may see none of its keys."""
+    blocks = {block: 32 if block in ("a", "B_r") else 16 for block in get(name).blocks}
+    square = {"n_q": 20, "n_k": 20, "d_k": 16, "d_v": 16}
+    run(name, {**square, "n_q": n_q, "n_k": n_k}, blocks, "float16", mask=mask, written_for=square)
 
 
 @pytest.mark.parametrize("name", ["scores-stored-in-rows", "small-cache-backward-in-rows"])

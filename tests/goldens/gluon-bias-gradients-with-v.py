@@ -99,7 +99,7 @@ def dQ_dB_rows(w: gl.constexpr, dO_i, dO_i_full, dO_i_free, Q_i, K_j, V_j, L_i_r
             at_rows, at_columns = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, rows_64_by_2)), (w + k) * 64 + gl.arange(0, 64, gl.SliceLayout(0, rows_64_by_2))
             bias = gl.load(bias_at + at_rows[:, None] * bias_row + at_columns[None, :], mask=(at_rows[:, None] < n_q) & (at_columns[None, :] < gl.cdiv(n_k, 8) * 8), other=0.0)
             bias = bias.to(gl.float32)
-            bias = gl.where(at_columns[None, :] < n_k, gl.where(bias < -4.25e+37, float("-inf"), bias) * 8.0, -float("inf"))
+            bias = gl.where(at_columns[None, :] < n_k, gl.where(bias > 33554432.0, 33554432.0, gl.where(bias < -4.25e+37, float("-inf"), bias)) * 8.0, -float("inf"))
             bias_of_all.index(w + k).store(bias)
         fence_async_shared()
         for r in range(first, behind):

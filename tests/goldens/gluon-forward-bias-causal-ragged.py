@@ -83,10 +83,10 @@ def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_ful
             P = warpgroup_mma_wait(0, deps=(P,))
             mbarrier.arrive(K_j_free.index(slot), count=1)
             P = P * 0.125 + bias.to(gl.float32)
-            m_new = gl.max(P, axis=1) * 1.4426950408889634
+            m_new = gl.minimum(gl.max(P, axis=1) * 1.4426950408889634, 16777216.0)
             m_new = gl.maximum(m_i, m_new)
             m_i = gl.exp2(gl.where(m_i == m_new, 0.0, m_i - m_new))
-            P = gl.exp2(P * 1.4426950408889634 - gl.where(m_new != float("-inf"), m_new, 0.0)[:, None])
+            P = gl.exp2(P * 1.4426950408889634 - gl.where(m_new < 16777216.0, m_new, float("inf"))[:, None])
             l_i = m_i * l_i
             l_i += gl.sum(P, axis=1)
             O_i = gl.convert_layout(m_i, gl.SliceLayout(1, tile_64))[:, None] * O_i
@@ -105,10 +105,10 @@ def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_ful
             P = warpgroup_mma_wait(0, deps=(P,))
             mbarrier.arrive(K_j_free.index(slot), count=1)
             P = P * 0.125 + bias.to(gl.float32)
-            m_new = gl.max(gl.where((at_j_2[None, :] < n_k) & (gl.arange(0, 128, gl.SliceLayout(0, tile_128))[None, :] <= (at_i - j_2 * 128)[:, None]), P, float("-inf")), axis=1) * 1.4426950408889634
+            m_new = gl.minimum(gl.max(gl.where((at_j_2[None, :] < n_k) & (gl.arange(0, 128, gl.SliceLayout(0, tile_128))[None, :] <= (at_i - j_2 * 128)[:, None]), P, float("-inf")), axis=1) * 1.4426950408889634, 16777216.0)
             m_new = gl.maximum(m_i, m_new)
             m_i = gl.exp2(gl.where(m_i == m_new, 0.0, m_i - m_new))
-            P = gl.exp2(P * 1.4426950408889634 - gl.where(m_new != float("-inf"), m_new, 0.0)[:, None])
+            P = gl.exp2(P * 1.4426950408889634 - gl.where(m_new < 16777216.0, m_new, float("inf"))[:, None])
             l_i = m_i * l_i
             l_i += gl.sum(gl.where((at_j_2[None, :] < n_k) & (gl.arange(0, 128, gl.SliceLayout(0, tile_128))[None, :] <= (at_i - j_2 * 128)[:, None]), P, 0.0), axis=1)
             O_i = gl.convert_layout(m_i, gl.SliceLayout(1, tile_64))[:, None] * O_i
@@ -154,8 +154,6 @@ def run(Q_ptr, K_ptr, V_ptr, bias_ptr):
         raise ValueError("these kernels need heads of less than 2**31 words")
     O_ptr = torch.empty((heads, n_q, 64), dtype=torch.bfloat16, device=device)
     L_ptr = torch.empty((heads, n_q), dtype=torch.float32, device=device)
-    if n_q > n_k:
-        raise ValueError("these kernels need a key for each query")
     Q_tiles = tiles_of(Q_ptr, 64, 64)
     K_tiles = tiles_of(K_ptr, 128, 64)
     V_tiles = tiles_of(V_ptr, 128, 64)

@@ -270,16 +270,14 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, dL=None):
     v[(n_q // 128, heads)](dO_ptr, O_ptr, v_ptr, n_q, n_k, num_warps=8, num_stages=3)
     if dL is not None:
         v_ptr[:, :n_q].sub_(dL)
-    if n_q > n_k:
-        raise ValueError("these kernels need a key for each query")
     dO_tiles = tiles_of(dO_ptr, 64, 64)
     Q_tiles = tiles_of(Q_ptr, 64, 64)
     K_tiles = tiles_of(K_ptr, 64, 64)
     V_tiles = tiles_of(V_ptr, 64, 64)
     together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 256), 1)))  # heads whose long tiles come first
     dQ_1[(triton.cdiv(n_q, 128) * heads, 1)](dO_tiles, Q_tiles, K_tiles, V_tiles, v_ptr, L_ptr, dQ_ptr, n_q, n_k, heads, together, num_warps=4)
-    if n_q > n_k:
-        raise ValueError("these kernels need a key for each query")
+    if (n_k - 1) // 128 * 128 >= n_q:
+        raise ValueError("these kernels need a query for each tile of 128 keys")
     K_tiles = tiles_of(K_ptr, 64, 64)
     V_tiles = tiles_of(V_ptr, 64, 64)
     Q_tiles = tiles_of(Q_ptr, 128, 64)

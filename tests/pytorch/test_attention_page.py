@@ -75,6 +75,7 @@ def test_a_drawn_call_has_the_results_and_gradients_of_the_page(seed: int) -> No
     assert not said, f"{call}: {said}"
 
 
+@example(seed=2108)  # eight numbers of dK, in which an O that is rounded twice counts
 @given(seed=st.integers(0, 2**32))
 @draws(60, 1000)
 def test_a_drawn_call_with_sinks(seed: int) -> None:

@@ -300,6 +300,25 @@ def test_a_query_all_of_whose_scores_are_too_low_is_one_without_a_key(interprete
     assert not out[:, :, 5].any() and lse[:, :, 5].isinf().all() and torch.equal(lse, same) and L[:, :, 5].isinf().all()
 
 
+@pytest.mark.parametrize("number", [1.2e7, 1e9, 1e15, 2e38])
+def test_a_query_with_a_score_that_is_too_high_is_one_without_a_key(interpreted: None, number: float) -> None:
+    """By kernels and by the definition; on the CPU `attention` refuses such numbers."""
+    q, k, v, bias = (each.detach().float() for each in tensors((3,), 2, 37, 21, (37, 21), d=16, d_v=16))
+    bias[5], bias[11, ::4], bias[12, 20] = number, number, number
+    without = bias.clone()
+    without[[5, 11, 12]] = -torch.inf
+    dO = drawn(*q.shape[:3], 16, seed=8).detach().float()
+    leaves = [each.clone().requires_grad_() for each in (q, k, v, without)]
+    true = [(out := attention(*leaves[:3], bias=leaves[3])), *torch.autograd.grad(out, leaves, dO)]
+    (out, L), grads = by_kernels([q, k, v, bias], dO, None)
+    close([out, *grads], true, 1e-5)
+    of_bias = bias[None, None, None], None, 1, None, None, False, 0.25
+    out, lse = torch.ops.pebblesim.attention_with_bias(q, k, v, *of_bias)
+    close([out], true[:1], 1e-6)
+    assert torch.equal(L.isinf(), lse.isinf()) and lse.isinf().any(1).any(0).nonzero().flatten().tolist() == [5, 11, 12]
+    refused(lambda: attention(q, k, v, bias=bias), "bias has NaN, or numbers above 10,000,000")
+
+
 @pytest.mark.parametrize("form", list(FORMS)[:4])
 def test_kernels_by_the_interpreter(interpreted: None, form: str) -> None:
     judge(form, 37, 21, d=16, d_v=16)
@@ -724,7 +743,10 @@ def test_what_is_refused_with_a_bias() -> None:
         refused(lambda options=options: attention(q, k, v, bias=b, **options), sentence)
     refused(lambda: attention(q, k, v, bias=b[0, 0, 0].item()), "bias is of float; give a dense tensor")
     for wrong in (torch.inf, torch.nan):
-        refused(lambda wrong=wrong: attention(q, k, v, bias=torch.full_like(b, wrong)), r"bias has NaN or \+∞")
+        refused(
+            lambda wrong=wrong: attention(q, k, v, bias=torch.full_like(b, wrong)),
+            "bias has NaN, or numbers above 10,000,000",
+        )
     refused(lambda: attention(q, k, v, bias=b.half()), "bias is of torch.float16; give torch.float32 or torch.float64")
     refused(lambda: attention(q, k, v, bias=b[:, :3]), r"does not broadcast to \(2, 2, 4, 4\)")
     four = torch.cat([q, q]), torch.cat([k, k]), torch.cat([v, v])
@@ -823,7 +845,7 @@ def test_a_bias_and_a_mask_of_numbers_are_not_rounded_to_their_type(dtype: Any) 
 def test_refusals_name_the_argument_and_what_computes_it() -> None:
     q = torch.zeros(1, 1, 2, 4)
     refused(lambda: attention(q, q, q, attn_mask=torch.full((2, 2), torch.nan)), "attn_mask has NaN")
-    refused(lambda: attention(q, q, q, bias=torch.full((2, 2), torch.inf)), "bias has NaN or")
+    refused(lambda: attention(q, q, q, bias=torch.full((2, 2), torch.inf)), "bias has NaN, or")
     five, apart = torch.zeros(2, 3, 2, 1, 2, 4), torch.ones(1, 3, 1, 1, 2, 2) > 0
     refused(lambda: attention(five, five, five, attn_mask=apart), "attn_mask has shape .* lie between others")
     wide = torch.zeros(1, 1, 2, 136)

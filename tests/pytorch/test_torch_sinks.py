@@ -171,6 +171,15 @@ def test_types_batches_and_sums_over_batches() -> None:
     assert not O.any() and torch.equal(L, s.float()[:, None].expand(6, 4, 5))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_each_number_is_rounded_once(dtype: Any) -> None:
+    x, s = [each.detach().to(dtype) for each in qkv(2, 4, 2, 9, 7)], drawn(4, seed=3).detach()
+    true, _ = one_more_column(*(each.double() for each in x), s, torch.ones(9, 7, dtype=torch.bool))
+    off = (attention(*x, enable_gqa=True, sinks=s).double() - true).abs()
+    half = torch.finfo(dtype).eps / 2
+    assert (off <= 1.001 * half * true.abs()).all(), "half of a unit in the last place, and what float32 is off"
+
+
 def test_gradients_that_are_not_wanted_are_not_computed(monkeypatch: Any) -> None:
     from pebblesim.operator import definition
 

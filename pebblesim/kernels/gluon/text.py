@@ -6,9 +6,9 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from pebblesim.kernels.gluon.block import LOADING_REGISTERS, REGISTERS, ROWS
+from pebblesim.kernels.gluon.block import LOADING_REGISTERS, REGISTERS, ROWS, Block
 from pebblesim.kernels.key_ranges import KeyRanges
-from pebblesim.kernels.terms import Layout
+from pebblesim.kernels.terms import HOST, Layout, Term, text
 from pebblesim.kernels.triton.ranges import Setting
 
 STREAMED_TOGETHER = 13 * 2**22
@@ -86,19 +86,34 @@ def _as_accumulators(width: int, wide: bool) -> str:
     return f"gl.SharedLinearLayout({order})"
 
 
-def for_each_query(setting: Setting) -> list[str]:
-    """The lines that refuse a query without a key: a block would wait for words that nobody loads.
+def with_pairs(setting: Setting, plan: Block) -> list[str]:
+    """The lines that refuse a query without a key, and a tile of keys without a query where a block streams queries.
 
-    Who gives matrices with strides sees to it.
+    It would wait for words that nobody loads. Who gives matrices with strides sees to it.
     """
     mask, pairs = setting.mask, setting.program.pairs
     if mask is None or isinstance(mask, KeyRanges) or pairs is None or pairs[0] == pairs[1] or setting.strides.of:
         return []
     queries, keys = map(setting.size, pairs)
-    return [
-        f"    if {queries} > {keys}{f' * {mask.rows}' if mask.rows > 1 else ''}:",
-        '        raise ValueError("these kernels need a key for each query")',
-    ]
+    positions = queries // mask.rows if mask.rows > 1 else queries
+    beyond_keys, beyond_queries = (mask.after, mask.before) if mask.at_end else (mask.before, mask.after)
+    lines = list[str]()
+    if beyond_keys is not None:
+        lines += _needed("a key for each query", positions > _more(keys, beyond_keys))
+    if beyond_queries is not None and plan.own.dim == pairs[1] and len(plan.launch.grid) == 1:
+        side = plan.height
+        last = keys - side if mask.at_end else (keys - 1) // side * side
+        lines += _needed(f"a query for each tile of {side} keys", last >= _more(positions, beyond_queries))
+    return lines
+
+
+def _more(size: Term, number: int) -> Term:
+    return size + number if number else size
+
+
+def _needed(what: str, refused: Term) -> list[str]:
+    """The lines of `run` that refuse lengths."""
+    return [f"    if {text(refused, HOST)}:", f'        raise ValueError("these kernels need {what}")']
 
 
 def general(numbers: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from pebblesim.kernels import statements as st
 from pebblesim.kernels.gluon.block import Block
 from pebblesim.kernels.gluon.boxes import HEADS, described
 from pebblesim.kernels.gluon.roles import Roles
-from pebblesim.kernels.gluon.text import for_each_query, general, started
+from pebblesim.kernels.gluon.text import general, started, with_pairs
 from pebblesim.kernels.passes.sinks import numbers_of_sinks
 from pebblesim.kernels.rules import broken
 from pebblesim.kernels.statements import KernelProgram, printed, terms_of, within
@@ -94,7 +94,7 @@ class GluonWriter:
     def launching(self, options: str) -> Launching:
         """Its launch by `run`. The warps of a block follow from its tiles."""
         lines, grid = self._roles.grid()
-        checks = for_each_query(self._setting) if self._roles.numbers else []
+        checks = with_pairs(self._setting, self.plan) if self._roles.numbers else []
         told = printed([st.Let((name,), (made,)) for name, made in self._described.items()], HOST)
         behind = self._behind_tiles
         given, before = (*self._described, *behind), (*checks, *told, *lines)

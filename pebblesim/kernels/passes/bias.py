@@ -32,6 +32,12 @@ LOWEST = -(2.0**20)
 In float32 such a maximum, rounded, is far from the score that it is of: their difference may have no exponential.
 """
 
+HIGHEST = 2.0**24
+"""Scores to base 2 beside a bias are below it: a query with a higher one is one without a key, too.
+
+In float32 such scores have no fraction. Their maximum, rounded, is so far from them that exponentials may be infinite.
+"""
+
 LEAST = {"float32": -3.4e38, "bfloat16": -3.38e38, "float16": -65504.0}
 """Numbers of a type near its least one."""
 
@@ -44,10 +50,12 @@ def begun(value: float, program: ir.Program) -> float:
 def divisible(bias: Term, scale: float, kind: str = "float32") -> Term:
     """A bias in float32 of a type, where what float32 does not hold, divided by the scale, is -inf: it leaves keys out.
 
-    The least numbers of bfloat16 and float32 are left out by all kernels, since scores to base 2 do not hold them.
+    The least numbers of bfloat16 and float32 are left out by all kernels, since scores to base 2 do not hold them. Of
+    numbers above `HIGHEST` it does not matter how large they are.
     """
     least = max(LEAST["float32"] * min(abs(scale), 1.0), LEAST[kind])
-    return call("where", bias < least, MINUS_INFINITY, bias)
+    kept = call("where", bias < least, MINUS_INFINITY, bias)
+    return kept if kind == "float16" else call("where", bias > 2 * HIGHEST, 2 * HIGHEST, kept)
 
 
 def biased(program: ir.Program, transposed: Container[str] = ()) -> ir.Program:

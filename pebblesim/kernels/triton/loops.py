@@ -59,6 +59,8 @@ def bounds(at: Scope, loop: ir.Loop) -> tuple[Term, Term]:
     if back is not None:
         first = maximum(start - back, 0) * rows
         low = (maximum(first - "start", 0) if within else first) // block
+        if not (at.mask.at_end or at.setting.strides.of) and at.ragged(loop.range) and _takes_pairs(loop):
+            low = maximum(low, count * (first >= at.setting.size(loop.range.dim)))  # which a ragged tile may have
     if forth is None:
         return low, count
     last = (stop + forth) * rows + (block - 1)
@@ -158,6 +160,15 @@ def fused(at: Scope, outer: ir.Loop, inner: ir.Loop) -> list[Piece]:
     stop = minimum(high * parts, last) if calls(high, "minimum") else last
     full = total // small if at.ragged(outer.range) and not isinstance(total, Number) else None
     return split(low * parts, stop, full, at.whole)
+
+
+def _takes_pairs(loop: ir.Loop) -> bool:
+    """Whether a loop reads tiles of pairs that perhaps a loop over the other side has written, where they have a pair.
+
+    A loop that writes such tiles, too, reads those that one like it has written.
+    """
+    reads = any(isinstance(node, ir.Read) and ir.over_pairs(node.tile.ranges) for node in ir.walk(loop.body))
+    return reads and not _keeps_pairs(loop)
 
 
 def _keeps_pairs(loop: ir.Loop) -> bool:

@@ -10,9 +10,10 @@ from math import e as euler, log, log2
 
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.facts import Facts, gradient_of, makes_scores, vanishes
-from pebblesim.kernels.passes.bias import has_bias
+from pebblesim.kernels.passes.bias import HIGHEST, has_bias
 from pebblesim.kernels.passes.masked_once import exponent_of
 from pebblesim.kernels.terms import (
+    INFINITY,
     MINUS_INFINITY,
     NOTHING,
     Binary,
@@ -23,6 +24,7 @@ from pebblesim.kernels.terms import (
     call,
     dot,
     full,
+    minimum,
     only,
     term,
 )
@@ -245,7 +247,9 @@ class Values:
                 return self.as_exponent(self.facing(self.held(tile), expr, frame))
             case ir.Elementwise(op="add" | "sub" | "max"):
                 operands = [self.exponent(each, line, frame) for each in expr.operands]
-                if self._minus_infinite(expr):  # rows without a pair
+                if self._of_maximum(expr):  # rows whose scores are too high
+                    operands[1] = only(operands[1], [operands[1] < HIGHEST], INFINITY)
+                elif self._minus_infinite(expr):  # rows without a pair
                     operands[1] = only(operands[1], [Binary("!=", operands[1], MINUS_INFINITY)], NOTHING)
                 return self.elementwise(expr, operands, frame)
             case ir.Elementwise(op="log", operands=(operand,)):
@@ -254,14 +258,24 @@ class Values:
                 self.state(tile).unscaled and self.factor > 0
             ):
                 value = self.facing(self.held(tile), ref, tile in turned)
-                return self.as_exponent(self.reduced(expr, value, tile in turned))
+                return self._at_most(self.as_exponent(self.reduced(expr, value, tile in turned)))
             case ir.RowReduction(op="rowmax", operand=ir.Ref(tile=tile) as ref) if tile in self.biased:
                 value = self.facing(self.held(tile), ref, tile in turned)
-                return self.reduced(expr, value, tile in turned) * TO_BASE_2
+                return self._at_most(self.reduced(expr, value, tile in turned) * TO_BASE_2)
             case ir.RowReduction(op="rowmax"):
                 frame = any(ref.tile in turned for ref in ir.refs(expr.operand))
                 return self.reduced(expr, self.exponent(expr.operand, line, frame), frame)
         return self.expr(expr, line, frame) * TO_BASE_2
+
+    def _at_most(self, maximum: Term) -> Term:
+        """A maximum of scores to base 2, which beside a bias is not infinite."""
+        return minimum(maximum, HIGHEST) if has_bias(self.scope.program) else maximum
+
+    def _of_maximum(self, expr: ir.Elementwise) -> bool:
+        """Whether their maximum is subtracted from scores with a bias."""
+        used = [each.tile for each in ir.refs(expr)]
+        lacking = expr.op == "sub" and has_bias(self.scope.program)
+        return lacking and len(expr.shape) == 2 and self.facts.subtracted.isdisjoint(used)
 
     def _minus_infinite(self, expr: ir.Elementwise) -> bool:
         """Whether scores and what is subtracted may both be -inf: beside a bias a maximum may, but no L that is read.

@@ -28,6 +28,9 @@ from pebblesim.operator.launching.layout import in_one_batch
 from pebblesim.operator.masks import promise
 from pebblesim.operator.pattern import limits
 
+MOST = 10**7
+"""The largest number of a bias. With another one scores may reach `HIGHEST`, from which on a query has no keys."""
+
 
 class Added(NamedTuple):
     """Numbers that are added to scores, all that leaves keys out or takes part in softmaxes, and what may be refused.
@@ -262,5 +265,5 @@ def _check_dense(name: str, x: Any, query: Tensor, key: Tensor) -> None:
             "where sequences share it, give query as (batch, sequences, heads, n, d) and it as (batch, 1, heads, n, n)."
         )
     if x.dtype != torch.bool and x.device.type == "cpu":
-        said = f"{name} has NaN or +∞ among its numbers; give finite ones, or -∞ to leave a key out."
-        promise(x < torch.inf, said)
+        said = f"{name} has NaN, or numbers above {MOST:,}; give smaller ones, or -∞ to leave a key out."
+        promise(x <= MOST, said)

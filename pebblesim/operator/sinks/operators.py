@@ -4,8 +4,9 @@ A sink is as one more key of all queries, with the score s and the value 0. Kern
 (`kernels.sinks`) compute O and L with sinks, at the cost of those without. Probabilities are exp(S - L), so that the
 backward pass is that of attention, as it stands. Only the gradient of s is new (`gradient_of_sinks`).
 
-The definition, and packages of kernels without sinks, make them of O and L of the keys alone: with the logarithm of the
-denominator L′ = log(exp(L) + exp(s)), the output is O′ = exp(L - L′) O = σ(L - s) O. Where s = -∞ nothing changes.
+Packages of kernels without sinks make them of O and L of the keys alone: with the logarithm of the denominator
+L′ = log(exp(L) + exp(s)), the output is O′ = exp(L - L′) O = σ(L - s) O, rounded a second time. Where s = -∞ nothing
+changes.
 """
 
 from __future__ import annotations
@@ -134,8 +135,7 @@ def _backward_on_gpu(
 
 
 def _by_definition(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor, *mask: Any) -> tuple[Tensor, Tensor]:
-    out, lse = forward_by_definition(query, key, value, *mask)
-    return out, add_sinks(out, lse, sinks)
+    return forward_by_definition(query, key, value, *mask, sinks=sinks)
 
 
 def _backward_by_definition(
