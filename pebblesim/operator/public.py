@@ -101,7 +101,7 @@ def attention(
             as if each query attended to one more key, with the score s and the value 0. Neither `scale` nor `softcap`
             changes it. Finite, or -∞ for a head without a sink.
         bias: numbers that are added to scores, differentiable: of any shape that broadcasts to (…, heads, n_q, n_k), in
-            the type of `query` or float32; -∞ leaves a key out, and a query all of whose scores are below -727,000 has
+            the type of `query` or float32; -∞ leaves a key out, and a query all of whose scores are below -726,817 has
             no keys. Its gradient is summed over all that share an entry, in
             the same order in every run. Sequences that share a bias are batches: query (batch, sequences, heads, n, d)
             and bias (batch, 1, heads, n, n). Head dimensions are up to 128, and on a GPU `query` may be float32, too.

@@ -276,6 +276,17 @@ def test_help_shows_an_example_that_works(command: str, pebblesim: Pebblesim) ->
     assert pebblesim(example[1].strip()).code == 0
 
 
+def test_help_begins_with_the_paper_and_the_command_that_shows_it(pebblesim: Pebblesim) -> None:
+    shown = plain(CliRunner().invoke(cli.app, ["--help"], env={"COLUMNS": "200"}).output)
+    named = ("Algorithm 6", "Algorithm 9", "FlashAttention")
+    assert all(name in shown.partition("Options")[0] for name in ("arXiv 2410.09397", *named))
+    example = re.search(r"Example: pebblesim (.+)", shown)
+    assert example
+    out = pebblesim(example[1].replace("4096", "64").replace("-d 64", "-d 8").strip()).out
+    assert all(f"{name} (" in out for name in named)
+    assert pebblesim("--nope").err == f"error: No such option: --nope; for example: pebblesim {example[1].strip()}\n"
+
+
 def test_help_and_no_arguments(pebblesim: Pebblesim) -> None:
     shown = CliRunner().invoke(cli.app, ["--help"], env={"COLUMNS": "200"})
     assert all(command in shown.output for command in ("count", "formula", "show", "play", "graph"))
