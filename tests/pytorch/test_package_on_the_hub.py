@@ -33,13 +33,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def for_the_cpu(folder: Path, copy: Path, mark: str) -> Path:
-    """A copy of a package as one that `kernels` loads on the CPU, with operators of a name of its own."""
+    """A copy of a package as one that `kernels` loads here, by PyTorch's build, with operators of a name of its own."""
     shutil.copytree(folder, copy)
-    built = copy / "build" / "torch-cpu"
+    backend = "cuda" if torch.version.cuda else "cpu"
+    built = copy / "build" / f"torch-{backend}"
     (copy / "build" / "torch-cuda").rename(built)
     metadata = json.loads((built / "metadata.json").read_text(encoding="utf-8"))
     name = f"{metadata['id']}_{mark}"
-    text = json.dumps(metadata | {"backend": {"type": "cpu"}, "id": name})
+    text = json.dumps(metadata | {"backend": {"type": backend}, "id": name})
     (built / "metadata.json").write_text(text, encoding="utf-8")
     operators = (built / "_ops.py").read_text(encoding="utf-8")
     (built / "_ops.py").write_text(operators.replace(metadata["id"], name), encoding="utf-8")
