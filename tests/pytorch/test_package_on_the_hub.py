@@ -51,9 +51,10 @@ def test_the_kernels_library_loads_the_folder(folder: Path, tmp_path: Path) -> N
     """For the CPU of this test: `build/torch-cuda` under the name of its backend."""
     kernels = pytest.importorskip("kernels")
     made = kernels.get_local_kernel(for_the_cpu(folder, tmp_path / "attention", "cpu"))
-    x = torch.randn(1, 5, 2, 32)
-    close = torch.nn.functional.scaled_dot_product_attention(*(x.transpose(1, 2),) * 3, is_causal=True).transpose(1, 2)
-    torch.testing.assert_close(made.flash_attn_func(x, x, x, causal=True), close)
+    q, kv = torch.randn(1, 5, 2, 32), torch.randn(1, 5, 1, 32)
+    matrices = (x.transpose(1, 2) for x in (q, kv, kv))
+    close = torch.nn.functional.scaled_dot_product_attention(*matrices, is_causal=True, enable_gqa=True).transpose(1, 2)
+    torch.testing.assert_close(made.flash_attn_func(q, kv, kv, causal=True), close)
 
 
 def models() -> dict[str, Any]:
