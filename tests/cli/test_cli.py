@@ -284,7 +284,6 @@ def test_help_begins_with_the_paper_and_the_command_that_shows_it(pebblesim: Peb
     assert example
     out = pebblesim(example[1].replace("4096", "64").replace("-d 64", "-d 8").strip()).out
     assert all(f"{name} (" in out for name in named)
-    assert pebblesim("--nope").err == f"error: No such option: --nope; for example: pebblesim {example[1].strip()}\n"
 
 
 def test_help_and_no_arguments(pebblesim: Pebblesim) -> None:
@@ -403,7 +402,7 @@ def test_a_bad_input_gets_one_sentence(line: str, says: str, pebblesim: Pebblesi
         ("cache f.din -M 1k", "error: f.din cannot be replayed: a trace is a file *.oracleGeneral.bin, *.txt"),
         ("pebble . -M 4", "error: . is a folder; name one of its files, or see `pebblesim dags .` for them all."),
         ("--load", "error: Option '--load' requires an argument."),
-        ("--nothing", "error: No such option: --nothing."),
+        ("--nothing", "error: No such option: --nothing; for example: pebblesim crossover -n 4096 -d 64"),
         (
             "count -n 8 -d 4 -M 24 --heads 1e3",
             "error: Invalid value for '--heads': '1e3' is not a whole number, 1 or more; for example: pebblesim count",
