@@ -5,10 +5,11 @@ python benchmarks/gpu/package_training.py attention -o FOLDER [--seconds 60]
 
 A small Gemma 4 (head dimensions 256 under a window, 512) and a small gpt-oss (64, sinks, every second layer under a
 window) learn drawn Markov chains. transformers loads the folder itself, as `attn_implementation="ORGANISATION/NAME@v1"`
-does, by the `kernels` library and its variable LOCAL_KERNELS. curves.jsonl has the losses of each step: of eager
-attention in float32, which the others are judged by, of eager and PyTorch's attention in bfloat16 and of the package;
-and the errors of the first gradient. times.jsonl has the milliseconds and bytes of a step at two lengths. Rows that
-are there are not measured again. `--table` prints them, without a GPU; `--tiny` is for a CPU, and a package of it.
+does, by the `kernels` library and its variable LOCAL_KERNELS. package_training.jsonl has the losses of each step: of
+eager attention in float32, which the others are judged by, of eager and PyTorch's attention in bfloat16 and of the
+package; and the errors of the first gradient. package_training_times.jsonl has the milliseconds and bytes of a step at
+two lengths. Rows that are there are not measured again. `--table` prints them, without a GPU; `--tiny` is for a CPU,
+and a package of it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ PACKAGE = f"{NAME}@v1"
 
 BESIDE = {"gemma 4": ("eager", "sdpa"), "gpt-oss": ("eager",)}
 """Attentions of transformers that each model can be trained with; none but eager has sinks."""
+
+LOSSES, TIMES = "package_training.jsonl", "package_training_times.jsonl"
+
+STEPS = {"first": 0, "tenth": 9, "twentieth": 19, "thirtieth": 29, "last": -1}
+"""Those whose losses a table has."""
 
 VOCABULARY, CHOICES = 512, 4
 """Tokens, and how many of them may follow each."""
@@ -153,17 +159,17 @@ def run(asked: argparse.Namespace) -> None:
     about |= {"device": torch.cuda.get_device_name() if asked.device == "cuda" else "cpu"}
     (asked.output / "about.json").write_text(json.dumps(about) + "\n", encoding="utf-8")
     lengths = (33, 65) if asked.tiny else (2048, 8192)
-    jobs = [("curves", name, curves(torch, name, asked)) for name in BESIDE]
-    jobs += [("times", f"{name} {n}", times(torch, name, n, asked)) for n in lengths[::-1] for name in BESIDE]
+    jobs = [(LOSSES, name, curves(torch, name, asked)) for name in BESIDE]
+    jobs += [(TIMES, f"{name} {n}", times(torch, name, n, asked)) for n in lengths[::-1] for name in BESIDE]
     for file, what, rows in jobs:
-        done = [each["what"] for each in loaded(asked.output / f"{file}.jsonl")]
+        done = [each["what"] for each in loaded(asked.output / file)]
         if what in done:
             continue
         if time.monotonic() - began > asked.seconds:
             print(f"no time is left for {file} of {what}", flush=True)
             continue
         found = [{"what": what, **row} for row in rows]
-        with (asked.output / f"{file}.jsonl").open("a", encoding="utf-8") as out:
+        with (asked.output / file).open("a", encoding="utf-8") as out:
             out.writelines(json.dumps(row) + "\n" for row in found)
         print(f"{time.monotonic() - began:.0f} s: {file} of {what}", flush=True)
 
@@ -174,19 +180,15 @@ def loaded(path: Path) -> list[dict[str, Any]]:
 
 
 def table(folder: Path) -> None:
-    """Print what was measured: losses beside those in float32, and steps."""
-    print("| model | attention | loss, first and last | farthest from float32 | gradient |\n|---|---|---|---|---|")
-    rows = loaded(folder / "curves.jsonl")
-    for row in rows:
-        exact = next(each["losses"] for each in rows if each["model"] == row["model"])
-        far = max(abs(x - y) for x, y in zip(row["losses"], exact, strict=True))
+    """Print what was measured: losses, as in docs/plugging-in.md, and steps."""
+    print(f"| loss | {' | '.join(STEPS)} |", "| --- " * (1 + len(STEPS)) + "|", sep="\n")
+    for row in loaded(folder / LOSSES):
         name = "the package" if row["attention"] == PACKAGE else row["attention"]
-        print(
-            f"| {row['model']} | {name}, {row['dtype'].rpartition('.')[2]} | {row['losses'][0]:.3f}, "
-            f"{row['losses'][-1]:.3f} | {far:.4f} | {row['gradient']:.4f} |"
-        )
+        losses = [f"{loss:.2f}" for step in STEPS.values() for loss in row["losses"][step : step + 1 or None]]
+        model = row["model"].replace("gemma", "Gemma")
+        print("|", " | ".join([f"{model}, {name}, {row['dtype'].rpartition('.')[2]}", *losses]), "|")
     print("\n| model | tokens | attention | ms a step | first step, ms | GiB at most |\n|---|---|---|---|---|---|")
-    for row in loaded(folder / "times.jsonl"):
+    for row in loaded(folder / TIMES):
         name = "the package" if row["attention"] == PACKAGE else row["attention"]
         cells = (
             [f"{row['ms']:.1f}", f"{row['first_ms']:,.0f}", f"{row['bytes'] / 2**30:.1f}"] if "ms" in row else ["–"] * 3

@@ -9,7 +9,7 @@ that is here PyTorch itself is asked instead (`pebblesim.explaining.probing`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pebblesim.advice.calls import AttentionCall
 
@@ -26,6 +26,12 @@ WIDE_BY_VERSION = (2, 14)
 
 EFFICIENT_SHARES = (2, 14)
 """The first release whose memory-efficient kernels take fewer heads of keys."""
+
+ONE_FOR_ALL = (2, 14)
+"""The first release whose fused kernels take one head of keys for all of queries, also without enable_gqa."""
+
+UNBATCHED = (2, 14)
+"""The first release whose fused kernels take tensors of three dimensions, as one batch."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +81,11 @@ class Where:
 
 def choose(call: AttentionCall, where: Where) -> Choice:
     """Return the backend that `scaled_dot_product_attention` takes for a call."""
+    if call.dims == 3 and where.release >= UNBATCHED:
+        shape = call.mask.shape and (1,) * (4 - len(call.mask.shape)) + call.mask.shape
+        call = replace(call, dims=4, mask=replace(call.mask, shape=shape))
     if where.capability == "cpu":
-        reason = next(_against_cpu(call), None)
+        reason = next(_against_cpu(call, where), None)
         return Choice("flash", ()) if reason is None else Choice("math", (("flash", reason),))
     if not where.capability:
         return Choice("", (("", "no compute capability is known of this card, so no rule of PyTorch applies"),))
@@ -98,7 +107,7 @@ def order(where: Where) -> tuple[str, ...]:
     return BACKENDS if first else BACKENDS[1:]
 
 
-def _shapes(call: AttentionCall, shares: bool) -> Iterator[str]:
+def _shapes(call: AttentionCall, where: Where, shares: bool = True) -> Iterator[str]:
     """Demands of all fused kernels on the tensors; `shares`: whether they take fewer heads of keys."""
     if call.dims != 4:
         yield f"tensors have {call.dims} dimensions, and fused kernels take 4: batch, heads, tokens, words"
@@ -106,7 +115,7 @@ def _shapes(call: AttentionCall, shares: bool) -> Iterator[str]:
         yield "batches or types of queries, keys and values differ"
     if 0 in (call.n_q, call.n_k):
         yield "there are no queries, or no keys"
-    if call.heads != call.kv_heads:
+    if call.heads != call.kv_heads and not (call.kv_heads == 1 and where.release >= ONE_FOR_ALL):
         if not (shares and call.enable_gqa):
             means = "; enable_gqa=True is not given" if shares else ", which these kernels do not share"
             yield f"there are {call.heads} heads of queries and {call.kv_heads} of keys{means}"
@@ -148,7 +157,7 @@ def _on(where: Where, oldest: tuple[int, int]) -> Iterator[str]:
 def _against_cudnn(call: AttentionCall, where: Where) -> Iterator[str]:
     if call.deterministic:
         yield "deterministic algorithms are asked for, and its gradients are not"
-    yield from _shapes(call, shares=True)
+    yield from _shapes(call, where)
     yield from _halves(call, where)
     yield from _mask_shape(call)
     yield from _on(where, (8, 0))
@@ -188,7 +197,7 @@ def _against_flash(call: AttentionCall, where: Where) -> Iterator[str]:
     if call.mask.kind == "causal" and not call.mask.given and call.n_q != call.n_k:
         yield f"is_causal with {call.n_q} queries and {call.n_k} keys"
     yield from _halves(call, where)
-    yield from _shapes(call, shares=True)
+    yield from _shapes(call, where)
     yield from _strides(call, one_word=True)
 
 
@@ -199,20 +208,20 @@ def _against_efficient(call: AttentionCall, where: Where) -> Iterator[str]:
     group = max(4 if where.sm >= (8, 0) else 1, (8 if half else 4) if cores else 1)
     if call.d_k % group or call.d_v % group:
         yield f"head dimensions {call.d_k} and {call.d_v} are not both multiples of {group}"
-    yield from _shapes(call, shares=where.release >= EFFICIENT_SHARES)
+    yield from _shapes(call, where, shares=where.release >= EFFICIENT_SHARES)
     yield from _strides(call, one_word=False)
     known = ("float16", "float32", *(("bfloat16",) if where.sm >= (8, 0) else ()))
     if call.dtype not in known:
         yield f"words are {call.dtype}, and it takes {', '.join(known)}"
 
 
-def _against_cpu(call: AttentionCall) -> Iterator[str]:
+def _against_cpu(call: AttentionCall, where: Where) -> Iterator[str]:
     """Reasons against the fused kernels of the CPU (sdp_utils_cpp.cpp)."""
     if "flash" in call.off:
         yield "it is switched off"
     if call.dropout:
         yield "there is dropout"
-    yield from _shapes(call, shares=True)
+    yield from _shapes(call, where)
     yield from _mask_shape(call)
     if call.d_k != call.d_v:
         yield f"head dimensions are {call.d_k} and {call.d_v}; it takes equal ones"

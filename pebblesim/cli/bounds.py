@@ -266,7 +266,7 @@ def _below(name: str | None, m: Any, dtype: str | None) -> dict[str, int]:
 def crossover(
     schedules: Annotated[
         list[str] | None,
-        argument("Two schedules, or several pairs; by default the paper's two algorithms, and ours.", values=schedules),
+        argument("Pairs of schedules; by default Algorithm 6, Algorithm 9 and FlashAttention.", values=schedules),
     ] = None,
     *,
     sizes: Ranges,
@@ -279,7 +279,7 @@ def crossover(
     output: Annotated[Path | None, output_file("--output -o", "Draw I/O over M: .png, .svg or .pdf.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find where another of two schedules begins to move fewer words: the exact M, or the exact size; and why."""
+    """Find where Algorithm 6, Algorithm 9 and FlashAttention, or two other schedules, cross: the exact M or size."""
     from pebblesim.api.crossover import crossover as find, sweep
 
     if output is not None:

@@ -109,7 +109,7 @@ def _limits(text: str) -> tuple[int | None, int | None]:
     """
     from pebblesim.language import masks
 
-    mask = masks.from_text(text)
+    mask = masks.from_text(text) if text.partition(":")[0] in ("dense", "causal", "window", "band") else text
     if mask is None:
         return None, None
     if not isinstance(mask, masks.Band):

@@ -94,7 +94,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="A laboratory for the I/O complexity of attention: count, derive and play tiled schedules.",
+    help="A laboratory for the I/O complexity of attention. It counts, plays and measures the algorithms of Li et al., "
+    "arXiv 2410.09397: Algorithm 6 for a small cache and Algorithm 9 for a large one, beside FlashAttention.",
+    epilog="Example: [bold]pebblesim crossover -n 4096 -d 64[/bold]",
 )
 
 

@@ -126,7 +126,7 @@ def _telling(file: str, call: Callable[[], Any], live: bool) -> Any:
         said = f"{place}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
         if not live and ("meta" in said or "item()" in said):
             said += "; tensors have shapes alone here, and this looks at their values: run it with --live"
-        elif not live and "BF16" in said:
+        elif not live and ("BF16" in said or "BFloat16" in said):  # until PyTorch 2.13, and later
             said = f"{said.removesuffix('.')}; by shapes alone PyTorch has this for bfloat16: return model.bfloat16()"
         raise UsageError(f"{said.removesuffix('.')}.") from None
 

@@ -265,7 +265,7 @@ def check_ranges(ranges: Any, batch: int, n_q: int, n_k: int) -> Ranges:
 
 def _described(x: Any) -> str:
     """The type of an argument, and the shape if it is a tensor; of each, if they are several."""
-    if isinstance(x, tuple | list) and any(isinstance(each, Tensor) for each in x):
+    if isinstance(x, tuple | list) and any(isinstance(each, Tensor | tuple | list) for each in x):
         return f"({', '.join(map(_described, x))})"
     return f"of {x.dtype} and shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"of {type(x).__name__}"
 

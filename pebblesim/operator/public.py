@@ -102,7 +102,7 @@ def attention(
             changes it. Finite, or -∞ for a head without a sink.
         bias: numbers that are added to scores, differentiable: of any shape that broadcasts to (…, heads, n_q, n_k), in
             the type of `query` or float32; -∞ leaves a key out, and a query has no keys if all of its scores are below
-            -727,000, or one is above 11,600,000. Its gradient is summed over all that share an entry, in the same order
+            -726,817, or one is above 11,600,000. Its gradient is summed over all that share an entry, in the same order
             in every run. Sequences that share a bias are batches: query (batch, sequences, heads, n, d)
             and bias (batch, 1, heads, n, n). Head dimensions are up to 128, and on a GPU `query` may be float32, too.
             Other masks are put into the bias, in the shape that both broadcast to. Softcap, dropout and `fallback` are

@@ -63,6 +63,13 @@ WIDE = {"d_k": 256, "d_v": 256}
         (call(mask=HELD), H200, "cudnn", ""),
         (call(mask=HELD, kv_heads=2, enable_gqa=True), A100, "math", "which these kernels do not share"),
         (call(mask=HELD, kv_heads=2, enable_gqa=True), Where("8.0", (2, 14)), "efficient", "the mask is a tensor"),
+        (call(dims=3), A100, "math", "tensors have 3 dimensions"),
+        (call(dims=3), Where("8.0", (2, 14)), "flash", ""),
+        (call(dims=5), Where("8.0", (2, 14)), "math", "tensors have 5 dimensions"),
+        (call(dims=3, mask=replace(HELD, shape=(8, 512, 512))), Where("8.0", (2, 14)), "efficient", "the mask is a"),
+        (call(kv_heads=1), A100, "math", "enable_gqa=True is not given"),
+        (call(kv_heads=1), Where("8.0", (2, 14)), "flash", ""),
+        (call(kv_heads=2), Where("8.0", (2, 14)), "math", "enable_gqa=True is not given"),
         (call(kv_heads=2), H200, "math", "enable_gqa=True is not given"),
         (call(kv_heads=3, enable_gqa=True), H200, "math", "3 heads of keys do not divide 8"),
         (

@@ -276,6 +276,16 @@ def test_help_shows_an_example_that_works(command: str, pebblesim: Pebblesim) ->
     assert pebblesim(example[1].strip()).code == 0
 
 
+def test_help_begins_with_the_paper_and_the_command_that_shows_it(pebblesim: Pebblesim) -> None:
+    shown = plain(CliRunner().invoke(cli.app, ["--help"], env={"COLUMNS": "200"}).output)
+    named = ("Algorithm 6", "Algorithm 9", "FlashAttention")
+    assert all(name in shown.partition("Options")[0] for name in ("arXiv 2410.09397", *named))
+    example = re.search(r"Example: pebblesim (.+)", shown)
+    assert example
+    out = pebblesim(example[1].replace("4096", "64").replace("-d 64", "-d 8").strip()).out
+    assert all(f"{name} (" in out for name in named)
+
+
 def test_help_and_no_arguments(pebblesim: Pebblesim) -> None:
     shown = CliRunner().invoke(cli.app, ["--help"], env={"COLUMNS": "200"})
     assert all(command in shown.output for command in ("count", "formula", "show", "play", "graph"))
@@ -392,7 +402,7 @@ def test_a_bad_input_gets_one_sentence(line: str, says: str, pebblesim: Pebblesi
         ("cache f.din -M 1k", "error: f.din cannot be replayed: a trace is a file *.oracleGeneral.bin, *.txt"),
         ("pebble . -M 4", "error: . is a folder; name one of its files, or see `pebblesim dags .` for them all."),
         ("--load", "error: Option '--load' requires an argument."),
-        ("--nothing", "error: No such option: --nothing."),
+        ("--nothing", "error: No such option: --nothing; for example: pebblesim crossover -n 4096 -d 64"),
         (
             "count -n 8 -d 4 -M 24 --heads 1e3",
             "error: Invalid value for '--heads': '1e3' is not a whole number, 1 or more; for example: pebblesim count",

@@ -4,6 +4,8 @@ import importlib
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -146,3 +148,31 @@ def test_the_table_of_compile_times_is_that_of_its_rows(monkeypatch: pytest.Monk
     table = module.table([json.loads(line) for line in lines])
     assert len(table) == 2 + len(module.KINDS)
     assert "\n".join(table) in (ROOT / PAGES["HOST_TIME"]).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("page", "command", "rows", "unsaid"),
+    [
+        ("gemma-4", "gemma_step.py --table -o h200", 3, None),
+        ("race", "ranges.py --table -o h200/ranges", 10, None),
+        ("attention-tests", "combined_errors.py --table -o .", 15, None),
+        ("attention-tests", "flash_attention.py --table --rows flash_attention.jsonl", 23, None),
+        ("plugging-in", "flash_attention.py --table --rows package.jsonl", 23, None),
+        ("plugging-in", "package_training.py --table .", 7, None),
+        ("attention", "sinks.py --table -o sinks_library.jsonl", 3, ""),
+        ("attention", "sinks.py --table -o sinks_again.jsonl", 1, ""),
+        ("bias", "bias.py --table -o bias.jsonl --beside bias_peers.jsonl", 12, "atomic dB"),
+    ],
+)
+def test_tables_of_pages_are_those_of_committed_rows(page: str, command: str, rows: int, unsaid: str | None) -> None:
+    """A page has each row of each table that a command prints, or of the table with a column that it does not say."""
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    ran = subprocess.run([sys.executable, *command.split()], cwd=BENCHMARKS, capture_output=True, text=True, check=True)
+    said = list[str]()
+    for head, body in re.findall(r"^\|(.*)\|\n\|[-:| ]+\n((?:\|.*\n)+)", ran.stdout, re.MULTILINE):
+        names = [name.strip() for name in head.split("|")]
+        if unsaid is None or unsaid in names:
+            cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in body.splitlines()]
+            said += [" | ".join(x for name, x in zip(names, row, strict=True) if name != unsaid) for row in cells]
+    assert len(said) == rows
+    assert not [row for row in said if f"| {row} |" not in text]

@@ -335,6 +335,7 @@ def test_the_command_refuses_in_one_sentence_what_a_package_has_not(tmp_path: Pa
     for asked, said in (
         ([], "a package needs -d and -o"),
         ([*whole, "--mask", "lengths:3,5"], "a package has dense, causal"),
+        ([*whole, "--mask", "range"], "a package has dense, causal, window:W, band:W and ranges"),
         ([*whole, "--size", "n_q=1"], "--size was given"),
         ([*whole, "--scale", "2"], "any scale at each call"),
         ([*whole, "--kv-heads", "2"], "a package has --shared"),

@@ -33,13 +33,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def for_the_cpu(folder: Path, copy: Path, mark: str) -> Path:
-    """A copy of a package as one that `kernels` loads on the CPU, with operators of a name of its own."""
+    """A copy of a package as one that `kernels` loads here, by PyTorch's build, with operators of a name of its own."""
     shutil.copytree(folder, copy)
-    built = copy / "build" / "torch-cpu"
+    backend = "cuda" if torch.version.cuda else "cpu"
+    built = copy / "build" / f"torch-{backend}"
     (copy / "build" / "torch-cuda").rename(built)
     metadata = json.loads((built / "metadata.json").read_text(encoding="utf-8"))
     name = f"{metadata['id']}_{mark}"
-    text = json.dumps(metadata | {"backend": {"type": "cpu"}, "id": name})
+    text = json.dumps(metadata | {"backend": {"type": backend}, "id": name})
     (built / "metadata.json").write_text(text, encoding="utf-8")
     operators = (built / "_ops.py").read_text(encoding="utf-8")
     (built / "_ops.py").write_text(operators.replace(metadata["id"], name), encoding="utf-8")
@@ -50,9 +51,10 @@ def test_the_kernels_library_loads_the_folder(folder: Path, tmp_path: Path) -> N
     """For the CPU of this test: `build/torch-cuda` under the name of its backend."""
     kernels = pytest.importorskip("kernels")
     made = kernels.get_local_kernel(for_the_cpu(folder, tmp_path / "attention", "cpu"))
-    x = torch.randn(1, 5, 2, 32)
-    close = torch.nn.functional.scaled_dot_product_attention(*(x.transpose(1, 2),) * 3, is_causal=True).transpose(1, 2)
-    torch.testing.assert_close(made.flash_attn_func(x, x, x, causal=True), close)
+    q, kv = torch.randn(1, 5, 2, 32), torch.randn(1, 5, 1, 32)
+    matrices = (x.transpose(1, 2) for x in (q, kv, kv))
+    close = torch.nn.functional.scaled_dot_product_attention(*matrices, is_causal=True, enable_gqa=True).transpose(1, 2)
+    torch.testing.assert_close(made.flash_attn_func(q, kv, kv, causal=True), close)
 
 
 def models() -> dict[str, Any]:

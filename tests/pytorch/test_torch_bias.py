@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -16,6 +17,7 @@ torch = pytest.importorskip("torch")
 
 import gluon_interpreter  # noqa: E402
 import triton_interpreter  # noqa: E402
+from checkout import ROOT  # noqa: E402
 from hypothesis import given, settings, strategies as st  # noqa: E402
 from judged_attention import refused  # noqa: E402
 from tensors import close  # noqa: E402
@@ -279,6 +281,16 @@ def test_a_query_all_of_whose_scores_are_large(number: float) -> None:
     out = attention(q * 1e-9, k, v, bias=torch.full((4, 5), number))
     assert torch.allclose(out, v.mean(2, keepdim=True).expand_as(out), atol=1e-6)
     assert torch.allclose(torch.autograd.grad(out.sum(), v)[0], torch.full_like(v, 4 / 5))
+
+
+def test_scores_are_too_low_below_the_number_of_the_page() -> None:
+    page = (ROOT / "docs" / "bias.md").read_text(encoding="utf-8")
+    number = re.search(r"scores are below -([\d,]+) \(-2²⁰ ln 2\)", page)
+    assert number
+    q = torch.zeros(2, 2, 1, 16)
+    bias = -torch.tensor([-1.0, 1.0]).add(float(number[1].replace(",", "")))[:, None, None, None]
+    _, lse = attention(q, q, q, bias=bias, return_lse=True)
+    assert lse[0].isfinite().all() and lse[1].isinf().all()
 
 
 @pytest.mark.parametrize("number", [-1e6, -1e9, -1e15, -1e30, torch.finfo(torch.float32).min])

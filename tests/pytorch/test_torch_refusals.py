@@ -70,6 +70,7 @@ def test_masks_that_are_none() -> None:
     assert "compute_dtype is torch.float32" in refused(*x, compute_dtype=torch.float32)
     for wrong in ([0, 8], torch.tensor([0.0, 8.0]), torch.tensor([8]), (torch.tensor([0, 8]),) * 3):
         assert "; give a tensor of integers of shape (sequences + 1,)" in refused(*x, cu_seqlens=wrong)
+    assert "cu_seqlens is (of list, of list); give" in refused(*x, cu_seqlens=([0, 8], [0, 8]))
     for starts in ([0, 9, 4, 8], [-3, 4, 8], [2, 4, 8], [0, 4, 9]):
         assert "cu_seqlens must begin with 0, must not decrease, and may go up to the 8 tokens" in refused(
             *x, cu_seqlens=torch.tensor(starts)
