@@ -122,10 +122,11 @@ def test_the_kernel_of_both_gradients_keeps_its_sums_in_registers(
     which: int, n: int, n_k: int, d: int, tmp_path: Path
 ) -> None:
     """For Hopper: its loops store next to nothing to local memory, and its block fits into a multiprocessor."""
-    tiling = kernels.at_once(n_k).tiling
+    made = kernels.at_once(n_k)
+    tiling = made.tiling
     sizes = {"n_q": n, "n_k": n if n_k % 64 else n // n_k * n_k, "d_k": d, "d_v": d, "R": 2, **tiling.blocks}
-    program = kernels.program(which, kernels.Kernels(tiling))
-    text = gluon(program, sizes, scale=0.25, shared=1, stages=tiling.stages).text
+    program = kernels.program(which, made)
+    text = gluon(program, sizes, scale=0.25, shared=1, stages=tiling.stages, streams=made.sequences).text
     code, shared = compiled_gluon(text, "dQ_dB", {"dB_ptr", "dQ_ptr", "v_ptr"}, tmp_path)
     assert shared <= ROOM[90] and len(spilled(code)) <= 8, (shared, len(spilled(code)))
 
