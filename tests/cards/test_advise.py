@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 import strategies
 import sympy
 from click.testing import Result
+from command import Pebblesim
 from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
@@ -436,11 +435,9 @@ def test_under_a_mask_the_best_schedule_with_a_closed_form_is_explained() -> Non
 
 
 @pytest.mark.one_in(4)
-def test_on_the_command_line() -> None:
-    line = "advise --gpu h200 -n 512 -d 64 --dtype int4"
-    command = [sys.executable, "-m", "pebblesim", *line.split()]
-    refused = subprocess.run(command, cwd=Path(ps.__file__).parent.parent, capture_output=True, text=True, check=False)
-    assert refused.returncode == 2 and refused.stderr.startswith("error: no data type is called 'int4'")
+def test_on_the_command_line(pebblesim: Pebblesim) -> None:
+    refused = pebblesim("advise --gpu h200 -n 512 -d 64 --dtype int4")
+    assert refused.code == 2 and refused.err.startswith("error: no data type is called 'int4'")
 
     def run(line: str) -> Result:
         return CliRunner().invoke(app, ["advise", *line.split()])

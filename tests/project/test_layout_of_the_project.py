@@ -424,6 +424,12 @@ def loaded(names: list[str], what: str) -> list[str]:
     return run.stderr.splitlines()[-1].split()  # before it, a busy machine may say that a command is still at work
 
 
+def run_each(*commands: str) -> str:
+    """Statements that run command lines."""
+    each = "\n    try:\n        main()\n    except SystemExit as end:\n        assert not end.code"
+    return f"from pebblesim.__main__ import main\nfor command in {commands}:\n    sys.argv[1:] = command.split(){each}"
+
+
 @pytest.mark.parametrize(
     "what", ["", "pebblesim.count('small-cache', n=64, d=8, M=256); pebblesim.compare(n=64, d=8, M=256)"]
 )
@@ -443,9 +449,12 @@ def test_commands_that_count_load_no_heavy_library() -> None:
         "bounds -n 64 -d 8 -M 256",
         "gaps -n 64 -d 8 -M 256",
     )
-    each = "\n    try:\n        main()\n    except SystemExit as end:\n        assert not end.code"
-    run = f"from pebblesim.__main__ import main\nfor command in {commands}:\n    sys.argv[1:] = command.split(){each}"
-    assert loaded([*HEAVY, *light], run) == []
+    assert loaded([*HEAVY, *light], run_each(*commands)) == []
+
+
+def test_advice_loads_no_algebra() -> None:
+    """Only the terms of `--explain` need it. Who misspells a name does not wait for it."""
+    assert loaded(HEAVY, run_each("advise --gpu H200 -n 64 -d 64 --why")) == []
 
 
 def test_no_merge_was_left_half_done() -> None:
