@@ -169,7 +169,7 @@ class Advice(OurKernels, Result):
                 "rows": [self._row(boundary, row) for row in boundary.rows],
                 "own": [self._row(boundary, row) for row in boundary.own],
             }
-            | (self._terms_as_data(boundary) if explain else {})
+            | (_terms_as_data(self, boundary) if explain else {})
             for boundary in self.boundaries
         ]
         roofline = {"roofline": self._allowed(self.fastest), "left_out": LEFT_OUT}
@@ -180,12 +180,6 @@ class Advice(OurKernels, Result):
             found = beside(self)
             others = {"call": advised(self, found), "measured": found.to_dict()}
         return {**head, **ours, **own, **others, "boundaries": boundaries, **roofline}
-
-    def _terms_as_data(self, boundary: Boundary) -> dict[str, Any]:
-        from pebblesim.analysis import terms
-
-        row = self.explained(boundary)
-        return {"explained": row.schedule, "terms": [terms.as_data(term, row.io) for term in self.terms(boundary)]}
 
     def _row(self, boundary: Boundary, row: Counted) -> dict[str, Any]:
         """A row as data."""
@@ -356,6 +350,13 @@ def _heading(advice: Advice) -> str:
         heads += f"with {next(iter(advice.dims.values())):,} rows of queries)"
     given = listed(advice.asked or advice.dims)
     return f"{advice.card.name}: {advice.problem}, {given}, {advice.dtype}{under}, {heads}"
+
+
+def _terms_as_data(advice: Advice, boundary: Boundary) -> dict[str, Any]:
+    from pebblesim.analysis import terms
+
+    row = advice.explained(boundary)
+    return {"explained": row.schedule, "terms": [terms.as_data(term, row.io) for term in advice.terms(boundary)]}
 
 
 def _with_closed_form(advice: Advice, boundary: Boundary) -> Counted:

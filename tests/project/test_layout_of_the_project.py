@@ -161,7 +161,7 @@ def folders_for(path: Path) -> set[str]:
         return {"pytorch"}
     names = imports("tests", path)
     asks = {room(name) or name.split(".")[0] for name in names}  # of rooms, of `import pebblesim`, or of other tests
-    if "importorskip('triton')" in ast.unparse(parsed(path)):
+    if 'importorskip("triton")' in path.read_text(encoding="utf-8"):
         asks.add("operator")
     anywhere = not asks & {"pebblesim", *FLOOR, *NEEDS} or "pebblesim" in asks
     return {folder for folder, own in NEEDS.items() if anywhere or not own or asks & {folder, *own}}
@@ -470,13 +470,14 @@ def test_no_merge_was_left_half_done() -> None:
     assert len(texts) > 30 and marked == []
 
 
+@cache
 def names_of(module: str) -> set[str] | None:
     """What stands at the top of a module of the package, and its submodules; None if there is no such module."""
     path = ROOT.joinpath(*module.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     if not file.is_file():
         return None
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree = parsed(file)
     stored = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
     made = {each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.ClassDef)}
     taken = {
