@@ -54,7 +54,7 @@ def some(items: Sequence[Item], few: int) -> Sequence[Item]:
     return [items[at * (len(items) - 1) // (few - 1)] for at in range(few)]
 
 
-def every(schedules: Mapping[str, Schedule], argument: str = "schedule", of: int = 4) -> pytest.MarkDecorator:
+def every(schedules: Mapping[str, Schedule], argument: str = "schedule", of: int = 6) -> pytest.MarkDecorator:
     """Runs a test for one in so many schedules, or for its name, by turns; for all that are no part of the package."""
     return pytest.mark.parametrize(
         argument,

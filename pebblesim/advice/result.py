@@ -11,14 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pebblesim.advice.amounts import amount, duration, ratio
 from pebblesim.advice.answer import advised, beside, first_lines
 from pebblesim.advice.boundaries import Boundary, boundaries
 from pebblesim.advice.kernels import OurKernels
-from pebblesim.analysis import terms
-from pebblesim.analysis.formula import formula
 from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import BYTES, assigned, listed
@@ -28,6 +26,9 @@ from pebblesim.language.loops import in_parts
 from pebblesim.language.masks import Band
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import get
+
+if TYPE_CHECKING:
+    from pebblesim.analysis import terms
 
 MODEL = (
     "the paper's tiles, of any size, for one cache of equal words: they show what more or other cache would save, and "
@@ -122,6 +123,8 @@ class Advice(OurKernels, Result):
         Raises:
             UsageError: the mask has no closed form.
         """
+        from pebblesim.analysis import terms
+
         row, mask = self.explained(boundary), self.mask
         assert mask is None or isinstance(mask, Band)
         twice: dict[str, Any] = {"M": 2 * boundary.M, "mask": mask, **self.dims}
@@ -166,7 +169,7 @@ class Advice(OurKernels, Result):
                 "rows": [self._row(boundary, row) for row in boundary.rows],
                 "own": [self._row(boundary, row) for row in boundary.own],
             }
-            | (self._terms_as_data(boundary) if explain else {})
+            | (_terms_as_data(self, boundary) if explain else {})
             for boundary in self.boundaries
         ]
         roofline = {"roofline": self._allowed(self.fastest), "left_out": LEFT_OUT}
@@ -177,10 +180,6 @@ class Advice(OurKernels, Result):
             found = beside(self)
             others = {"call": advised(self, found), "measured": found.to_dict()}
         return {**head, **ours, **own, **others, "boundaries": boundaries, **roofline}
-
-    def _terms_as_data(self, boundary: Boundary) -> dict[str, Any]:
-        row = self.explained(boundary)
-        return {"explained": row.schedule, "terms": [terms.as_data(term, row.io) for term in self.terms(boundary)]}
 
     def _row(self, boundary: Boundary, row: Counted) -> dict[str, Any]:
         """A row as data."""
@@ -209,6 +208,8 @@ class Advice(OurKernels, Result):
 
     def explain(self) -> str:
         """Explain the I/O of the best schedule at each boundary, term by term."""
+        from pebblesim.analysis import terms
+
         parts = []
         for boundary in self.boundaries:
             row, best = self.explained(boundary), boundary.best
@@ -351,8 +352,17 @@ def _heading(advice: Advice) -> str:
     return f"{advice.card.name}: {advice.problem}, {given}, {advice.dtype}{under}, {heads}"
 
 
+def _terms_as_data(advice: Advice, boundary: Boundary) -> dict[str, Any]:
+    from pebblesim.analysis import terms
+
+    row = advice.explained(boundary)
+    return {"explained": row.schedule, "terms": [terms.as_data(term, row.io) for term in advice.terms(boundary)]}
+
+
 def _with_closed_form(advice: Advice, boundary: Boundary) -> Counted:
     """As `Advice.explained`."""
+    from pebblesim.analysis.formula import formula
+
     mask = advice.mask
     if mask is None:
         return boundary.best

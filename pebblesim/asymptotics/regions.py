@@ -48,6 +48,13 @@ class Region:
     limits: tuple[Limit, ...]
     cone: Cone
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:  # that of a fraction takes long, and regions are keys of tables
+        return hash((self.names, self.limits))
+
     @staticmethod
     def of(names: tuple[str, ...], comparisons: Iterable[tuple[sympy.Expr, sympy.Expr]]) -> Region:
         """Return the region of sizes at which the first expression of each pair is at least the second one.

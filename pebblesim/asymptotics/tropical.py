@@ -22,7 +22,7 @@ from fractions import Fraction
 import sympy
 
 from pebblesim.asymptotics.cones import Cone, Ray, Vector, dot, primitive
-from pebblesim.asymptotics.regions import Limit, Region, minus, plus
+from pebblesim.asymptotics.regions import Region, minus, plus
 from pebblesim.asymptotics.signs import above_zero, at_least_zero, terms_by_sign
 from pebblesim.asymptotics.verdicts import Piece, Verdict, Witness
 from pebblesim.core.errors import PebblesimError, UsageError, as_given
@@ -124,7 +124,7 @@ class _Problem:
     region: Region
     unknown: dict[str, None] = field(default_factory=dict)
     least_dimension: int = 0  # parts with fewer dimensions are ignored
-    known: dict[tuple[sympy.Expr, tuple[Limit, ...], bool, bool], Cells] = field(default_factory=dict)
+    known: dict[tuple[sympy.Expr, Region, bool, bool], Cells] = field(default_factory=dict)
 
     @staticmethod
     def of(f: sympy.Expr, g: sympy.Expr, text: str, where: Mapping[str, sympy.Expr]) -> _Problem:
@@ -252,7 +252,7 @@ class _Problem:
 
     def bound(self, expr: sympy.Expr, region: Region, *, upper: bool, even: bool = False) -> Cells:
         """Return an upper bound on |expr|, or a lower bound on expr; with `even`, a lower bound on |expr|."""
-        key = (expr, region.limits, upper, even)
+        key = (expr, region, upper, even)
         if key not in self.known:
             cells = self._bound(expr, region, upper, even)
             self.known[key] = [cell for cell in cells if cell[0].cone.dimension >= self.least_dimension]

@@ -72,22 +72,23 @@ def comparisons_in(region: str) -> Iterator[tuple[sympy.Expr, sympy.Expr]]:
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
-def _plain(expr: sympy.Expr) -> set[sympy.Symbol]:
-    """Return its symbols, without assumptions."""
-    return {sympy.Symbol(s.name) for s in expr.free_symbols}
+def _names(expr: sympy.Expr) -> set[str]:
+    """Names of its symbols, bound ones too; sympy evaluates a sum anew to find those that are free."""
+    return {symbol.name for symbol in expr.atoms(sympy.Symbol)}
 
 
 class _Printer(StrPrinter):
     def _print_Add(self, expr: sympy.Add, order: object = None) -> str:
         def size(term: sympy.Expr) -> tuple[bool, int, int, str]:
-            powers = [factor.as_base_exp() for factor in sympy.Mul.make_args(term) if not factor.is_number]
+            powers = [factor.as_base_exp() for factor in sympy.Mul.make_args(term) if _names(factor)]
             degree = sum(int(exponent) for _, exponent in powers)
-            of_n = sum(int(exponent) for base, exponent in powers if sympy.Symbol("n") in _plain(base))
+            of_n = sum(int(exponent) for base, exponent in powers if "n" in _names(base))
             return not term.has(sympy.ceiling), -degree, -of_n, str(term)
 
-        first, *rest = sorted(expr.args, key=lambda term: (term.could_extract_minus_sign(), size(term)))
+        sizes = {term: size(term) for term in expr.args}
+        first = min(expr.args, key=lambda term: (term.could_extract_minus_sign(), sizes[term]))
         text = self._print(first)
-        for term in sorted(rest, key=size):
+        for term in sorted(sizes.keys() - {first}, key=sizes.__getitem__):
             negative = term.could_extract_minus_sign()
             text += f" {'−' if negative else '+'} {self._print(-term if negative else term)}"
         return text
@@ -103,7 +104,7 @@ class _Printer(StrPrinter):
 
     def _factors(self, expr: sympy.Expr) -> str:
         def place(factor: sympy.Expr) -> tuple[int, str]:
-            kind = 0 if factor.is_number else 1 if factor.as_base_exp()[0].is_Symbol else 2
+            kind = 0 if not _names(factor) else 1 if factor.as_base_exp()[0].is_Symbol else 2
             return kind, "" if kind < 1 else str(factor).replace("n", "\0")  # the paper writes n before d: nd
 
         parts: list[str] = []

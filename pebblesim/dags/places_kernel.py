@@ -19,7 +19,8 @@ def ancestors(order: Any, start: Any, preds: Any) -> Any:
     for v in order:
         for e in range(start[v], start[v + 1]):
             u = preds[e]
-            above[v] |= above[u]
+            for k in range(above.shape[1]):
+                above[v, k] |= above[u, k]
             above[v, u >> 6] |= _ONE << np.uint64(u & 63)
     return above
 

@@ -70,7 +70,9 @@ def worths(order: Any, start: Any, operands: Any, is_output: Any, work: Any, sto
         times = 1.0 if stored[v] else often[v]
         for u in operands[start[v] : start[v + 1]]:
             often[u] += times
-    return often * np.where(stored == 1, WORD, work)
+    for v in range(often.size):
+        often[v] *= WORD if stored[v] else work[v]
+    return often
 
 
 @kernel()

@@ -267,6 +267,7 @@ def run(seed: int, number: int) -> Counter[str]:
     return outcomes
 
 
+@pytest.mark.one_in(4)
 def test_random_decisions_are_not_contradicted_by_numbers() -> None:
     outcomes = run(seed=1, number=150)
     assert min(outcomes["holds"], outcomes["fails"]) >= 15, outcomes  # or nothing was tried

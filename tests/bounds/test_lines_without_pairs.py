@@ -17,6 +17,7 @@ OUTPUTS = {"forward": ("d_v", None), "backward-qkv": ("d_k", ("d_k", "d_v"))}
 """Widths of the outputs of a query, and of a key."""
 
 
+@pytest.mark.one_in(2)
 @settings(max_examples=20, deadline=None)
 @given(data=st.data(), name=st.sampled_from(sorted(OUTPUTS)))
 def test_lines_without_pairs_cost_their_zeros(data: st.DataObject, name: str) -> None:
@@ -41,6 +42,7 @@ def test_lines_without_pairs_cost_their_zeros(data: st.DataObject, name: str) ->
                 assert other.value == one.value + zeros, one.name
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("name", "zeros"),
     {

@@ -406,7 +406,7 @@ def test_no_bound_exceeds_the_optimum_of_small_products() -> None:
     assert check_optima(seed=1, wanted=strategies.amount(30, 60), names=["matmul"], largest_graph=30, states=50_000) > 0
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_no_bound_exceeds_the_optimum_of_small_attention_graphs() -> None:
     names = [name for name in PROBLEMS if name != "matmul"]
     check_optima(seed=2, wanted=strategies.amount(30, 60), names=names, largest_graph=36, states=4_000)
@@ -497,6 +497,7 @@ def evaluated(expr: str, sizes: dict[str, int]) -> Decimal:
     return Decimal(eval(expr.replace("27/8", "Decimal(27)/8"), {"Decimal": Decimal}, names))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", PROBLEMS)
 @given(data=st.data())
 @strategies.draws(3, 25)
@@ -519,6 +520,7 @@ def test_a_closed_form_never_exceeds_the_value(name: str, data: st.DataObject) -
                 assert evaluated(bound.form.expr, sizes) <= bound.value + Decimal("1e-9"), bound
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_bound_has_a_proof_of_its_weights(name: str) -> None:
     """A bound is refused when it is made, if nothing proves that its weighted products are the most that fit."""

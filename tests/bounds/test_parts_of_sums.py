@@ -165,6 +165,7 @@ def check_games(seed: int, count: int) -> Counter[str]:
     return said
 
 
+@pytest.mark.one_in(2)
 def test_the_steps_hold_in_every_segment_of_games() -> None:
     said = check_games(5, 40)
     assert min(said[step] for step in ("moved", "made", "carried", "small")) > 0
@@ -208,6 +209,7 @@ def numbers(row: Row, more: int = 0) -> tuple[Fraction, ...]:
     return *weights, row.scale, row.carried, Fraction(m)
 
 
+@pytest.mark.one_in(2)
 @needs_z3
 @pytest.mark.parametrize("row", [row for row in ROWS if row.scale <= SOLVED], ids=str)
 def test_the_inequality_of_the_weights(row: Row) -> None:
@@ -282,11 +284,13 @@ def certified(
     return True
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("row", [row for row in ROWS if row.scale > SOLVED], ids=str)
 def test_the_inequality_of_the_weights_by_subdivision(row: Row) -> None:
     assert certified(*numbers(row)) and not certified(*numbers(row, more=3))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("row", ONE_FAMILY, ids=str)
 def test_the_inequality_of_the_weights_of_one_family(row: Row) -> None:
     first, _, second = map(Fraction, SPLITS_OF_ONE[row.scale])
@@ -312,6 +316,7 @@ def products(numbers: tuple[Fraction, ...], v: Any, pairs: Any, one_family: bool
     )
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("row", (*ROWS, *ONE_FAMILY), ids=str)
 def test_no_split_of_families_has_more_products_and_some_come_near(row: Row) -> None:
     """A search that knows nothing of the proof, with X = 3; with weights that are larger it finds more."""

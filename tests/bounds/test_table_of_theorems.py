@@ -55,7 +55,7 @@ def _bound(each: Theorem, mask: str | None, **sizes: int) -> list[LowerBound]:
     return [one for one in found if one.name == each.name and (not one.way or not ways or one.way in ways)]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("each", ROWS, ids=lambda each: f"{each.problem}-{each.name}")
 def test_where_a_theorem_is_said_to_hold_it_does(each: Theorem) -> None:
     """At other sizes than those that the table is made from, and by why it does not apply, in words."""

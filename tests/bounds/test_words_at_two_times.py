@@ -142,7 +142,7 @@ def test_where_it_is_not_proved() -> None:
     assert "where all pairs are allowed" in masked.why_not
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("problem", "M", "most", "best"),
     [

@@ -330,7 +330,7 @@ def test_what_an_lru_holds_a_larger_one_holds(stream: Any, capacity: int) -> Non
         assert set(held[capacity]) <= set(held[capacity + 1])
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(
     ("grain", "n", "mask"), [("words", 160, None), ("words", 160, "causal"), ("tiles", 1500, None)]
 )

@@ -74,13 +74,14 @@ def check(one: Case, folder: Path) -> None:
             assert exact.times(one.heads).words_read == one.heads * exact.words_read
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_heads_take_turns(name: str, folder: Path) -> None:
     """Five heads, two in each block but for the last, which has one."""
     check(case(name, n=21, d=9, M=400, heads=5, turns=2), folder)
 
 
+@pytest.mark.one_in(2)
 @strategies.draws(2, 40)
 @given(data=st.data())
 def test_each_head_gets_its_own_result_and_moves_what_one_head_moves(folder: Path, data: st.DataObject) -> None:
@@ -123,7 +124,7 @@ def test_a_batch_is_for_one_worker() -> None:
 # -- when L2 is of no help ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_beyond_l2_memory_gives_what_is_counted(name: str) -> None:
     """On a tiny card, replayed whole: all blocks that run at once, all heads, line by line, through all of its L2."""

@@ -189,6 +189,7 @@ def test_pairs_that_a_band_allows() -> None:
                     assert pytorch_times.allowed(SeenMask("window", left, right), n_q, n_k) == counted
 
 
+@pytest.mark.one_in(3)
 def test_times_are_estimates_only_where_they_were_measured() -> None:
     """At the sizes of the measurements the estimate is near them; elsewhere there is a least time, and it is less."""
     asked = call(n_q=16384, n_k=16384, heads=4, kv_heads=4, mask=SeenMask())
@@ -217,6 +218,7 @@ def test_times_are_estimates_only_where_they_were_measured() -> None:
     assert judged(call(), "A100").rows[0].seconds("ours") is None
 
 
+@pytest.mark.one_in(2)
 def test_the_table_has_at_most_100_columns_and_four_lines_before_it(capsys: pytest.CaptureFixture[str]) -> None:
     for gpu in ("H200", "RTX4090", "B200"):
         made = judged(call(mask=HELD, heads=64, kv_heads=64, repeated=8), gpu)
@@ -289,6 +291,7 @@ def test_without_pytorch_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch, 
         ps.explain(gpu="H200")
 
 
+@pytest.mark.one_in(2)
 def test_the_tile_for_a_small_card_fits_it() -> None:
     """Its kernel is the first for a card whose blocks have 99 KiB, and takes no more shared memory."""
     row = judge("", "", 1, call(d_k=256, d_v=256), cards.card("H200"), H200)

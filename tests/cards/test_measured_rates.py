@@ -178,6 +178,7 @@ def explained(gpu: str, n: int, d: int, heads: tuple[int, int], mask: str | None
     return judge("", "", 1, asked, own, Where(own.capability, (2, 12)))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("gpu", "n", "d", "heads", "mask"), GROUPED[:1])
 def test_estimates_are_those_of_explain(
     advice: Advice, gpu: str, n: int, d: int, heads: tuple[int, int], mask: str | None

@@ -223,6 +223,7 @@ def test_count_shows_all_schedules_by_io_and_those_that_do_not_fit_last(pebblesi
     assert re.search(r"\n  [\d,]+ words \(D1: all products .*: .*\brow-stationary, row-stationary-fused\b", wide)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("command", ["count -n 64 -d 8 -M 256", "gaps -n 64 -d 8 -M 256", "crossover -n 64 -d 8"])
 def test_a_heading_names_no_option_that_its_command_lacks(pebblesim: Pebblesim, command: str) -> None:
     heading, *_ = pebblesim(command).out.splitlines()
@@ -232,7 +233,7 @@ def test_a_heading_names_no_option_that_its_command_lacks(pebblesim: Pebblesim, 
         assert re.search(rf"(?<!\S){option}(?!\S)", plain(known)), option
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", [name for name in PROBLEMS if {*PROBLEMS[name].from_nd.values()} == {"n", "d"}])
 def test_tables_are_at_most_a_hundred_columns_wide(pebblesim: Pebblesim, name: str) -> None:
     """Where schedules of a problem are compared; the lines that name schedules or sources may be longer."""
@@ -267,6 +268,7 @@ def test_a_played_game_as_text(pebblesim: Pebblesim) -> None:
     assert "was already computed" in illegal.out
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("command", ["count", "formula", "show", "play", "graph"])
 def test_help_shows_an_example_that_works(command: str, pebblesim: Pebblesim) -> None:
     shown = CliRunner().invoke(cli.app, [command, "--help"], env={"COLUMNS": "200"})
@@ -276,6 +278,7 @@ def test_help_shows_an_example_that_works(command: str, pebblesim: Pebblesim) ->
     assert pebblesim(example[1].strip()).code == 0
 
 
+<<<<<<< HEAD
 def test_help_begins_with_the_paper_and_the_command_that_shows_it(pebblesim: Pebblesim) -> None:
     shown = plain(CliRunner().invoke(cli.app, ["--help"], env={"COLUMNS": "200"}).output)
     named = ("Algorithm 6", "Algorithm 9", "FlashAttention")
@@ -286,6 +289,9 @@ def test_help_begins_with_the_paper_and_the_command_that_shows_it(pebblesim: Peb
     assert all(f"{name} (" in out for name in named)
 
 
+=======
+@pytest.mark.one_in(2)
+>>>>>>> d2a418f4
 def test_help_and_no_arguments(pebblesim: Pebblesim) -> None:
     shown = CliRunner().invoke(cli.app, ["--help"], env={"COLUMNS": "200"})
     assert all(command in shown.output for command in ("count", "formula", "show", "play", "graph"))
@@ -471,7 +477,7 @@ def test_a_tile_that_does_not_fit_is_told_what_does(pebblesim: Pebblesim) -> Non
     assert "these blocks need" not in again and "> M" not in again
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_a_winner_that_needs_a_table_says_so(pebblesim: Pebblesim) -> None:
     said = pebblesim("count -p backward-qkv -n 512 -d 64 -M 4096").out
     assert "reads P, which the forward pass must have saved, a word for each pair; of the others " in said
@@ -553,6 +559,7 @@ def test_a_graph_is_exported(suffix: str, pebblesim: Pebblesim, tmp_path: Path) 
     assert (tmp_path / f"product.{suffix}").stat().st_size > 100
 
 
+@pytest.mark.one_in(2)
 def test_any_graph_is_exported(pebblesim: Pebblesim) -> None:
     made = pebblesim("graph fft -n 8 -o fft.hdag --json").json
     assert (made["vertices"], made["edges"], made["inputs"], made["outputs"]) == (32, 48, 8, 8)
@@ -583,6 +590,7 @@ def test_exit_codes(line: str, code: int, stream: str, says: str) -> None:
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.one_in(2)
 def test_a_reader_that_stops_reading_is_no_error() -> None:
     script = Path(sys.executable).with_name("pebblesim")
     ran = subprocess.run(["sh", "-c", f"'{script}' count -n 64 -d 8 -M 100 | head -1"], capture_output=True, text=True)
@@ -735,6 +743,7 @@ def test_bounds_as_a_table(pebblesim: Pebblesim) -> None:
     assert "not here: the graph has g as a sum over blocks of rows" in regrouped
 
 
+@pytest.mark.one_in(2)
 def test_bounds_at_several_m_if_none_is_given(pebblesim: Pebblesim) -> None:
     out = pebblesim("bounds -n 4096 -d 64").out
     assert [line.split()[0] for line in out.splitlines() if line.startswith((" 16 ", " 4,096 ", " 65,536 "))]

@@ -111,6 +111,7 @@ def test_a_problem_without_a_schedule_is_one_sentence(own: Path, pebblesim: Pebb
 # -- one sentence instead of a traceback, and no option ignored ------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -156,6 +157,7 @@ def kinds_of(command: Any) -> dict[str, set[type]]:
     return {name: {leaf for part in each for leaf in (part, *get_args(part))} for name, each in parts.items()}
 
 
+@pytest.mark.one_in(3)
 def test_functions_get_the_types_that_they_ask_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In all lines, and with a value for each option that is no flag; Typer would use pydantic for it."""
     monkeypatch.chdir(tmp_path)
@@ -212,7 +214,7 @@ def test_the_type_of_a_word_is_taken_where_it_says_something(pebblesim: Pebblesi
         assert pebblesim(line).code == 0, line
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "line",
     ["plot words small-cache -n 2^70 -d 4 -M 300", "plot skislope flash -n 2^70 -d 4 -M 256:300 --points 2",
@@ -225,7 +227,7 @@ def test_words_beyond_64_bits_are_drawn(line: str, pebblesim: Pebblesim, tmp_pat
     assert (tmp_path / "o.png").stat().st_size > 2000
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "line",
     ["gaps forward -M 32:2k --points 2", "gaps backward-qkv -M 60,300 --without E2",
@@ -238,7 +240,7 @@ def test_rectangles_are_drawn(line: str, pebblesim: Pebblesim, tmp_path: Path) -
     assert (tmp_path / "o.png").stat().st_size > 2000
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     "line",
     ["sweep -s flash -n 24 -d 4 -M {}", "cache flash2-forward -n 24 -d 4 -M {}", "gaps -n 24 -d 4 -M {}",
@@ -270,7 +272,7 @@ def test_heads_are_counted_apart_only_where_some_are_shared(command: str, pebble
         )
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 def test_errata_that_are_written_are_named(pebblesim: Pebblesim, tmp_path: Path) -> None:
     ran = pebblesim("verify --errata B=0")
     assert (ran.code, ran.out) == (0, "written B=0\n")
@@ -370,6 +372,7 @@ def test_an_interrupt_while_the_command_starts_is_no_traceback(module: str, tmp_
 # -- files of cards, hints -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(3)
 def test_a_card_says_all_that_is_missing_and_can_be_named_wherever_a_card_can(
     pebblesim: Pebblesim,
     tmp_path: Path,
@@ -463,7 +466,7 @@ def run_drawn(number: int, seed: int, *lines: str) -> dict[str, Any]:
     return json.loads(ran.stdout)  # type: ignore[no-any-return]
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("seed", range(4))
 def test_drawn_lines_end_as_lines_do(seed: int) -> None:
     """Of commands that take no time; the others are drawn by the slow test."""

@@ -139,6 +139,7 @@ def test_drawn_calls_draw_every_public_function() -> None:
     assert functions == {*drawn_calls.CALLS, "bound_exponent"} | inside
 
 
+@pytest.mark.one_in(2)
 def test_numbers_of_numpy_and_paths_are_taken(tmp_path: Any) -> None:
     played = ps.play("flash2-forward", n=np.int64(4), d=2, M=60, strict=np.bool_(True), save=tmp_path / "moves.txt")
     assert played.game.complete and (tmp_path / "moves.txt").exists()
@@ -167,6 +168,7 @@ def test_the_option_of_a_graph_is_of_its_kind(option: str, said: str) -> None:
         assert isinstance(result.exception, UsageError) and str(result.exception) == said
 
 
+@pytest.mark.one_in(2)
 def test_several_names_in_a_row_are_not_flags() -> None:
     assert ps.verify("Lemma C.9", "Theorem D.5").rows
     assert ps.crossover("flash2-forward", "small-cache-forward", n=8, d=4, proofs=False)

@@ -44,7 +44,7 @@ def lines_of(command: str) -> list[str]:
     return run.stdout.split("\n")
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_line_is_wider_than_the_terminal(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for width in (60, 160):

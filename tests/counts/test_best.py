@@ -44,7 +44,7 @@ def best_of(rule: Any, **given: Any) -> ps.Counted | None:
     return best.best_of(runs_of(name, schedules=None, blocks=rule, **given))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @strategies.draws(12, 400)
 @given(asked(), st.one_of(st.integers(0, 20), st.integers(0, 5_000)), st.sampled_from(["chain", "in-place"]))
 def test_nothing_that_compare_finds_is_below_the_best(given: dict[str, Any], more: int, summation: str) -> None:
@@ -74,6 +74,7 @@ def test_nothing_is_below_a_printed_gap(problem: str, n: int, d: int, data: st.D
     assert row.io <= ps.compare(problem, n=n, d=d, M=M)[0].io
 
 
+@pytest.mark.one_in(2)
 def test_heads_that_share_or_do_not() -> None:
     """Eight heads on two at M = 60 leave one schedule a single choice, which was taken for none."""
     given: dict[str, Any] = {"n": 12, "d": 3, "M": 60}
@@ -93,6 +94,7 @@ def test_other_rules_and_sizes() -> None:
         ps.count("flash", n=40, d=6, M=3)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("problem", "M", "gap", "io"),
     [
@@ -110,6 +112,7 @@ def test_gaps_take_the_best_blocks(problem: str, M: int, gap: str, io: int) -> N
     assert f"{io:,}" in CliRunner().invoke(app, command, env={"COLUMNS": "200"}).stdout
 
 
+@pytest.mark.one_in(2)
 def test_the_page_shows_the_best_forward_pass_in_the_shared_memory_of_an_h100() -> None:
     """It showed another one, with the largest blocks that fit, as the best that is known."""
     (row,) = ps.gaps("forward", n=8192, d=128, M=227 * 1024 // 2).rows
@@ -118,6 +121,7 @@ def test_the_page_shows_the_best_forward_pass_in_the_shared_memory_of_an_h100() 
     assert any(row.schedule in line and f"{row.io:,}" in line for line in lines)
 
 
+@pytest.mark.one_in(3)
 def test_most_schedules_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search for the blocks of each of 21 schedules takes seconds at some M."""
     looked_at = []

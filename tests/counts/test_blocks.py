@@ -409,6 +409,7 @@ def band(schedule: Schedule, data: st.DataObject, largest: int) -> Mask | None:
     return data.draw(st.one_of(st.none(), strategies.bands(largest).map(masks.of)) if schedule.maskable else st.none())
 
 
+@pytest.mark.one_in(2)
 @strategies.draws(20, 600)
 @given(schedule=st.sampled_from(blocked) | st.sampled_from(OWN), data=st.data())
 def test_words_and_pebbles_in_closed_form_are_those_of_the_count(schedule: Schedule, data: st.DataObject) -> None:
@@ -440,6 +441,7 @@ def test_words_and_pebbles_in_closed_form_are_those_of_the_count(schedule: Sched
     assert words(low | free) == words(low)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("mask", ["causal", "window:3", "band:0"])
 @pytest.mark.parametrize(
     "name",
@@ -516,6 +518,7 @@ def test_what_tiles_of_a_band_come_to_at_least(
             assert side.area(least, most, pairs) <= area == side.area(size, size, pairs)
 
 
+@pytest.mark.one_in(2)
 @strategies.draws(6, 400)
 @given(schedule=st.sampled_from([each for each in (*blocked, *OWN) if len(each.blocks) < 4]), data=st.data())
 def test_best_has_the_least_io_of_all_feasible_blocks_under_masks_too(schedule: Schedule, data: st.DataObject) -> None:

@@ -51,6 +51,7 @@ def _leads(of_a: list[float], of_b: list[float], names: tuple[str, str], sizes: 
     return found
 
 
+@pytest.mark.one_in(2)
 @strategies.draws(2, 20)
 @given(st.lists(st.sampled_from(BACKWARD), min_size=2, max_size=2, unique=True), st.integers(1, 5), st.integers(1, 3))
 def test_every_change_of_the_lead_is_found(pair: list[str], n: int, d: int) -> None:
@@ -171,7 +172,7 @@ def test_io_does_not_rise_with_M(name: str, n: int, d: int, M: int) -> None:
     assert curve(M) >= curve(M + 1) >= curve(curve.most_M) == curve(10**6)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize(
     ("n", "d"), [(1024, 32), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((4096, 64), (65536, 128)))]
 )
@@ -184,6 +185,7 @@ def test_the_crossing_is_where_the_counts_say(n: int, d: int) -> None:
         assert crossing.M_over_d2 == Fraction(crossing.M, d * d)
 
 
+@pytest.mark.one_in(2)
 def test_a_schedule_that_leads_as_soon_as_it_fits_says_so() -> None:
     """keys-resident needs 182 words here, and moves each word once in them: 5nd + 3d² + n."""
     with pytest.raises(Infeasible) as refused:
@@ -194,7 +196,7 @@ def test_a_schedule_that_leads_as_soon_as_it_fits_says_so() -> None:
     assert found.words == (words("row-stationary", 182, 16, 4), 5 * 16 * 4 + 3 * 4**2 + 16)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 def test_back_and_forth_is_said() -> None:
     (found,) = crossover("small-cache", "flash", n=4096, d=64, over_d=()).crossings
     assert len(found.changes) == 3 and found.changes[-1] == found.M
@@ -227,6 +229,7 @@ def test_lines_and_picture_say_how_often_the_lead_changes() -> None:
     assert min(seen) == 1 < max(seen)
 
 
+@pytest.mark.one_in(2)
 def test_what_stands_beside_the_crossings_is_said_to_be_other_problems() -> None:
     """And Θ is written out: what the column divides by."""
     found = crossover(n=64, d=8, over_d=(), proofs=False)
@@ -243,6 +246,7 @@ def test_what_stands_beside_the_crossings_is_said_to_be_other_problems() -> None
     assert row.bound_ratio == pytest.approx(row.io / (64 * 8 + min(64**2 * 8 / 32, 64**2 * 8**2 / 1024)))
 
 
+@pytest.mark.one_in(2)
 def test_the_head_dimensions_that_are_looked_at_double(monkeypatch: pytest.MonkeyPatch) -> None:
     """At n = 64 d, from d = 8 to 256; a crossing at each of them takes seconds, so that none is looked for here."""
     asked: list[tuple[int, int]] = []
@@ -290,6 +294,7 @@ def test_the_regimes_of_the_lower_bound_meet_where_it_changes() -> None:
     assert 1 < d3 / 16**2 < 8  # M = Θ(d²) for the constants, too
 
 
+@pytest.mark.one_in(2)
 def test_an_exponent_that_is_not_there_is_not_claimed() -> None:
     assert overtakes("n**2*d/M", "n**2*d**4/M**2", "n >= d")[0] == 3
     assert overtakes("n*d", "n**2*d**2/M", "n >= d, M >= d")[1] == "the lead changes at no single power of d"
@@ -312,7 +317,7 @@ def test_a_schedule_of_ones_own_with_closed_blocks_has_an_exponent() -> None:
     assert crossing(None) is None
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 def test_the_answer_does_not_depend_on_the_order_of_names() -> None:
     for pair in (("row-stationary", "small-cache"), ("small-cache", "row-stationary")):
         (found,) = crossover(*pair, n=64, d=8, over_d=()).crossings
@@ -340,6 +345,7 @@ def test_schedules_that_never_cross() -> None:
     assert str(same).startswith("small-cache and small-cache move the same at every M from ")
 
 
+@pytest.mark.one_in(2)
 def test_a_schedule_whose_blocks_compete_has_a_crossing() -> None:
     """`fit` never moves more at a larger M, for such schedules either."""
 
@@ -395,6 +401,7 @@ def test_the_data_of_a_picture_go_from_the_least_m_to_four_times_the_largest_inp
     assert max(ratios) < 1.2 * min(ratios)
 
 
+@pytest.mark.one_in(2)
 def test_the_picture_along_a_dimension() -> None:
     from matplotlib.figure import Figure
 
@@ -405,7 +412,7 @@ def test_the_picture_along_a_dimension() -> None:
     assert not any("d²" in text.get_text() for text in ax.texts)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 def test_the_command_prints_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pebblesim.api.crossover.OVER_D", (8, 16))
     run = CliRunner().invoke(

@@ -192,6 +192,7 @@ def test_kernels_are_refused_in_one_sentence(name: str) -> None:
             reading(schedule.program)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["queries-partly-resident", "first-keys-by-columns"])
 def test_a_mask_is_refused_where_no_loop_asks_it(name: str) -> None:
     schedule = get(name)
@@ -224,6 +225,7 @@ def test_words_under_a_mask_where_keys_stay(data: st.DataObject, rows: int, stay
     assert (counted.reads, counted.writes) == (reads, 3 * grid[0])
 
 
+@pytest.mark.one_in(2)
 def test_of_causal_queries_the_short_block_of_rows_is_the_first() -> None:
     """Three blocks of 420 rows need M = 27,761; they end at 184, 604 and 1,024, not at 420, 840 and 1,024."""
     sizes: dict[str, Any] = {"n": 1024, "d": 32, "M": 27_761, "mask": "causal"}
@@ -239,6 +241,7 @@ def test_dQ_waits_in_memory_as_a_part_of_a_chain() -> None:
         ps.play("queries-partly-resident", summation="balanced", **sizes)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("name", "old"), list(zip(RESIDENT, ["row-stationary-forward", "regrouped-h", "flash2-backward"], strict=True))
 )
@@ -250,7 +253,7 @@ def test_near_nd_a_part_that_stays_pays(name: str, old: str, part: tuple[int, in
     assert new.feasible and new.io < before.io
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("name", "old"), list(zip(BY_COLUMNS, [RESIDENT[0], RESIDENT[2]], strict=True)))
 @pytest.mark.parametrize("part", [1, 2, 4])
 def test_just_below_a_whole_number_of_blocks_columns_made_later_pay(name: str, old: str, part: int) -> None:

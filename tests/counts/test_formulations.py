@@ -109,6 +109,7 @@ def test_a_schedule_that_computes_in_another_way_than_it_says_is_found_out() -> 
             ps.play("direct-it-says", n=5, d=3, M=60)
 
 
+@pytest.mark.one_in(2)
 def test_pictures_of_one_case_show_one_bound_under_one_name() -> None:
     def lines(ax: object) -> dict[str, dict[int, float]]:
         drawn = ax.get_lines()  # type: ignore[attr-defined]

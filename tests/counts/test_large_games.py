@@ -17,6 +17,7 @@ def test_algorithm_6_in_full() -> None:
     assert ps.play("small-cache", n=256, d=64, M=1024).passed
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("summation", ["chain", "balanced", "blocked:3"])
 @pytest.mark.parametrize("name", TESTED)
 def test_many_games_of_middling_size(name: str, summation: str) -> None:

@@ -115,6 +115,7 @@ def sizes_of(data: st.DataObject, name: str, most: int) -> tuple[int, int, dict[
     return data.draw(st.integers(1, most)), data.draw(st.integers(1, 5)), blocks
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", LOOPS)
 @given(data=st.data())
 @settings(max_examples=strategies.amount(5, 300))

@@ -68,6 +68,7 @@ def check_game(schedule: Schedule, sizes: dict[str, int], mask: Mask) -> None:
     assert work(schedule.masked, sizes, mask) == {kind: computed[kind] for kind in KINDS if computed[kind]}
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "name",
     [
@@ -86,7 +87,7 @@ def test_so_does_the_game_where_most_lines_have_no_pair(name: str, seed: int, bl
     check_game(SCHEDULES[name], sizes, from_array(np.random.default_rng(seed).random((n, n)) < 0.06, size=(1, 1)))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", [name for name in MASKABLE if name.endswith("-in-rows")])
 @given(n=st.integers(3, 9), blocks=st.sampled_from([(5, 2), (5, 3), (4, 3), (6, 4), (4, 2)]), data=st.data())
 @strategies.draws(12, 100)
@@ -134,7 +135,7 @@ BANDS = [
 ]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("name", "mask"), BANDS + OTHER_BANDS)
 @given(data=st.data())
 @strategies.draws(2, 40)

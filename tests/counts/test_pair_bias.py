@@ -65,7 +65,7 @@ def test_the_reference_is_a_gradient(name: str) -> None:
         assert abs((loss(at, 1e-5) - loss(at, -1e-5)) / 2e-5 - true[at]) < 1e-8
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("n", "d", "M"), [(1, 1, 40), (5, 3, 70), (7, 2, 90)])
 @pytest.mark.parametrize("rows", NAMES)
 def test_schedules_are_played_and_compute_the_reference(rows: int, n: int, d: int, M: int) -> None:
@@ -89,7 +89,7 @@ def up(a: int, b: int) -> int:
     return -(-a // b)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @given(n=st.integers(1, 200), d=st.integers(1, 40), rows=st.sampled_from([2, 3]), spare=st.integers(0, 3000))
 @draws(5, 300)
 def test_words_are_those_of_the_page_and_no_fewer_than_the_bounds(n: int, d: int, rows: int, spare: int) -> None:

@@ -199,6 +199,7 @@ def sizes_of(schedule: Schedule, data: st.DataObject) -> tuple[dict[str, Any], d
     return {dim: sizes[dim] for dim in schedule.problem.dims}, {block: sizes[block] for block in schedule.blocks}
 
 
+@pytest.mark.one_in(2)
 @every_schedule
 @given(data=st.data(), summation=strategies.SUMMATIONS)
 @strategies.draws(2, 15)
@@ -209,6 +210,7 @@ def test_games_are_as_predicted(schedule: Schedule, data: st.DataObject, summati
     assert played.passed
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("schedule", SCHEDULES[1:], ids=[schedule.name for schedule in SCHEDULES[1:]])
 @given(data=st.data())
 @strategies.draws(2, 15)
@@ -286,6 +288,7 @@ def test_a_sum_begun_in_cache_that_waits_in_memory_has_the_tree_of_its_graph() -
     assert played.passed
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("summation", ["chain", "balanced", "blocked:2", "in-place"])
 @pytest.mark.parametrize(("n", "d", "a", "b"), [(11, 13, 6, 13), (5, 1, 1, 4), (6, 5, 2, 4), (3, 5, 6, 4)])
 def test_terms_of_a_second_product_are_added_to_the_sum_of_the_first(

@@ -119,7 +119,7 @@ BAND_FORMS = [
 ]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("name", "band"), BAND_FORMS)
 @given(data=st.data())
 @strategies.draws(4, 60)
@@ -349,7 +349,7 @@ def test_no_schedule_goes_below_a_bound(schedule: Schedule, data: st.DataObject)
     assert counted.io >= counted.lower_bound.value >= counted.every_way.value
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", [name for name, problem in PROBLEMS.items() if problem.rectangle])
 @pytest.mark.parametrize("mask", [None, "causal"])
 def test_bounds_of_a_square_in_all_its_dimensions_are_those_in_n_and_d(name: str, mask: str | None) -> None:
@@ -371,6 +371,7 @@ OPTIMA = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("problem", "dims", "M"), OPTIMA)
 def test_exact_optima_of_rectangles_are_no_lower_than_their_bounds(problem: str, dims: dict[str, int], M: int) -> None:
     found = ps.optimum(problem, M=M, seconds=20, **dims)
@@ -378,6 +379,7 @@ def test_exact_optima_of_rectangles_are_no_lower_than_their_bounds(problem: str,
     assert found.io >= ps.bounds(problem, M=M, **dims).best.value
 
 
+@pytest.mark.one_in(2)
 def test_dimensions_of_other_names_work_under_masks() -> None:
     def values(x: dict[str, Any], allowed: Any = None) -> dict[str, Any]:
         E = np.exp(x["readers"] @ x["books"].T)

@@ -48,7 +48,7 @@ NAMES = (*DRAWN, "list", "formula", "glossary", "sweep")
 ROWS = {"compare": 2, "gaps": 2, "list": 2, "sweep": 2, "glossary": 3}
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_result_is_plain_data_and_a_frame(name: str) -> None:
     pytest.importorskip("pandas")
@@ -92,7 +92,7 @@ def test_without_pandas_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
         results()["count"].to_frame()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_result_draws_itself(name: str) -> None:
     figure = results()[name].plot()
@@ -134,7 +134,7 @@ def in_latex() -> str:
     return "\n".join([*(each.latex() for each in (*formulas, results()["bounds"], bounds, gaps)), latex(STATEMENTS)])  # type: ignore[attr-defined]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", sorted(PROBLEMS))
 def test_bounds_of_every_problem_in_latex(name: str) -> None:
     """In sizes of the problem, nothing is divided by 1, and no form is for no M at all."""

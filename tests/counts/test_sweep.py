@@ -432,6 +432,7 @@ def scores(tmp_path: Path) -> Iterator[Callable[..., list[dict[str, Any]]]]:
     OWN.update(bounds)
 
 
+@pytest.mark.one_in(2)
 def test_a_changed_reference_is_played_again(scores: Callable[..., list[dict[str, Any]]], tmp_path: Path) -> None:
     """Also if what changes is a function or a number that the reference uses, or the graph."""
     assert [row["passed"] for row in scores()] == [True]
@@ -452,6 +453,7 @@ def test_a_changed_reference_is_played_again(scores: Callable[..., list[dict[str
     assert [row["passed"] for row in scores()] == [True]
 
 
+@pytest.mark.one_in(2)
 def test_a_changed_theta_or_bound_is_counted_again(scores: Callable[..., list[dict[str, Any]]]) -> None:
     (first,) = scores(what="count")
     (doubled,) = scores('"n**2 + n**2*d/sqrt(M)"', '"2*n**2 + 2*n**2*d/sqrt(M)"', what="count")
@@ -464,6 +466,7 @@ def test_a_changed_theta_or_bound_is_counted_again(scores: Callable[..., list[di
     assert again == first
 
 
+@pytest.mark.one_in(2)
 def test_a_definition_says_what_a_function_uses(tmp_path: Path) -> None:
     (tmp_path / "of_mine.py").write_text("FACTOR = 1\n")
 
@@ -508,6 +511,7 @@ def test_a_definition_says_what_a_function_uses(tmp_path: Path) -> None:
     assert hashes[0] == hashes[1] != hashes[2]
 
 
+@pytest.mark.one_in(2)
 def test_another_process_knows_a_problem_and_bounds_of_the_readers_own(
     scores: Callable[..., list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import combinations, permutations
 
 import numpy as np
+import pytest
 from hypothesis import given, strategies as st
 from oracle_games import least_io
 from strategies import draws
@@ -54,6 +55,7 @@ def fewest(graph: Cdag, parent: list[int], M: int) -> int:
     return next(k for k in range(n + 1) if any(fits(gone) for gone in combinations(hanging, k)))
 
 
+@pytest.mark.one_in(3)
 @given(data=st.data(), graph=graphs(), rules=st.sampled_from(["hong-kung", "no-recompute", "replace"]))
 @draws(60, 3_000)
 def test_any_trees_cost_no_more_than_the_least_of_all_games(data: st.DataObject, graph: Cdag, rules: str) -> None:
@@ -117,6 +119,7 @@ def test_a_full_tree() -> None:
     assert found[0] == 8 + 4 + 2 + 1 and found[4] == 0 < found[3]
 
 
+@pytest.mark.one_in(2)
 def test_trees_are_grown_from_values_with_several_uses() -> None:
     """In a random triangular solve no value has one use alone for long; still many must leave a small cache."""
     random = np.random.default_rng(3)

@@ -84,6 +84,7 @@ def check_against_the_oracle(seed: int, number: int, most: int, most_terms: int)
                 assert each.value <= least, (each, graph.preds, M, rules)
 
 
+@pytest.mark.one_in(2)
 def test_optima_and_bounds_of_random_graphs() -> None:
     check_against_the_oracle(seed=1, number=20, most=6, most_terms=6)
 
@@ -257,6 +258,7 @@ def test_partitions_say_nothing_where_terms_are_taken_one_by_one() -> None:
     assert value_of(partition, graph, 4, "partial") == 0
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("rules", RULES)
 def test_games_of_random_graphs_are_legal_and_seldom_far_from_the_least(rules: str) -> None:
     rng = random.Random(3)
@@ -365,6 +367,7 @@ def test_terms_one_by_one_need_two_pebbles() -> None:
     assert found.game.peak_red == 2
 
 
+@pytest.mark.one_in(2)
 def test_a_value_that_is_used_twice_takes_one_pebble() -> None:
     """q·(1 - q) and the like: some graphs of problems have both operands of a vertex in one."""
     graph = ps.graph("backward-sigmoid", n=1, d=1)
@@ -476,7 +479,7 @@ def test_a_search_looks_at_the_clock_among_the_followers_of_a_state(monkeypatch:
     assert all(searched[graph, M, rules] == least_io(graph, M, rules) for rules in SEARCHED[:2])
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 def test_a_graph_that_is_too_large_to_search_gets_an_interval_in_time() -> None:
     found = optimum(generate("fft", n=512), 3, seconds=1)
     assert found.ended == "size"
@@ -559,6 +562,7 @@ def test_steps_give_the_same_game_however_long_they_take(monkeypatch: pytest.Mon
         ps.pebble(graph, M=5, steps=0)
 
 
+@pytest.mark.one_in(2)
 def test_the_next_start_is_not_tried_if_it_may_take_longer_than_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look at the clock takes 3 of 5 seconds: after the first start there is no time for another."""
     graph, clock, tried = scattered(60, 2, 0), itertools.count(0, 3.0), list[str]()

@@ -203,6 +203,7 @@ def test_a_result_is_printed_in_words() -> None:
 # -- a published bound -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 def test_cosmas_theorem_1_is_undercut_by_a_legal_game() -> None:
     found = undercut(m=25, k=3, n=25, S=20)
     assert found.game.complete

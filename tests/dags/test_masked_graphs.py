@@ -554,6 +554,7 @@ def test_masked_graphs_are_what_the_layout_says(name: str, data: st.DataObject) 
     assert graphs.size(name, mask=allowed, **sizes, **options) == (graph.vertices, graph.edges, arrays)
 
 
+@pytest.mark.one_in(2)
 @every_problem
 @given(data=st.data(), seed=st.integers(0, 99))
 @strategies.draws(5, 50)
@@ -585,6 +586,7 @@ def test_what_schedules_are_played_on_computes_the_masked_reference(schedule: Sc
         np.testing.assert_allclose(value, reference[output], rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.one_in(2)
 @every_problem
 @given(data=st.data())
 @strategies.draws(4, 25)

@@ -250,6 +250,7 @@ def test_sets_are_packed_nearly_as_well_as_a_linear_program_does(given: tuple[An
     assert 0.97 * best <= value <= best + 1e-6
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("M", [3, 4, 6])
 def test_games_read_as_many_values_of_every_set(M: int) -> None:
     """In games that a search finds."""
@@ -310,6 +311,7 @@ def test_reads_of_inputs_and_of_computed_values_are_added() -> None:
     assert paths(data, 1.0).value <= ps.pebble(graph, M=3, seconds=0, steps=5).io
 
 
+@pytest.mark.one_in(2)
 def test_paths_are_among_the_bounds_of_a_graph() -> None:
     of = {
         rules: {bound.name: bound for bound in lower_bounds(grid(12), 3, rules, 0.1)}["paths"]

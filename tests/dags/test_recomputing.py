@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 
 import numpy as np
+import pytest
 from hypothesis import given, strategies as st
 from oracle_games import least_io
 from strategies import draws
@@ -35,6 +36,7 @@ def graphs(draw: st.DrawFn) -> Cdag:
     return Cdag.from_edges(n, sorted(edges | {(u, inputs) for u in range(inputs)}))
 
 
+@pytest.mark.one_in(4)
 @given(graph=graphs(), more=st.integers(0, 2))
 @draws(15, 2_000)
 def test_orders_are_games_and_move_no_more_than_what_must_be_kept(graph: Cdag, more: int) -> None:
@@ -88,6 +90,7 @@ def grid(side: int) -> Cdag:
     return Cdag.from_edges(side * side, [(u, v) for u, v in edges if v < side * side and (v - u > 1 or v % side)])
 
 
+@pytest.mark.one_in(3)
 def test_grids_are_swept_in_strips_as_wide_as_the_cache() -> None:
     """By hand: with M - 2 columns to a strip, each column at its edge is written and read once."""
     for side, M in ((12, 8), (11, 5)):

@@ -91,6 +91,7 @@ def test_parts_of_a_grid_cost_words_with_recomputation() -> None:
     assert [ps.optimum(square, M=M).io - 1 for M in (4, 5)] == [2, 0]
 
 
+@pytest.mark.one_in(2)
 def test_parts_of_a_large_graph_with_recomputation() -> None:
     data = TaskData(Task(ps.generate("fft", n=64), 3, "hong-kung"), 3)
     assert data.words == 128

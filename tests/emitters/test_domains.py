@@ -73,6 +73,7 @@ def under_masks(draw: st.DrawFn) -> tuple[Tiling, Call]:
     return tiling, call_of(problem, dims, H200, "bfloat16", band, 1)
 
 
+@pytest.mark.one_in(2)
 @draws(40, 800)
 @given(case=under_masks())
 def test_a_kernel_is_for_a_mask_if_it_is_written_for_it(case: tuple[Tiling, Call]) -> None:
@@ -84,6 +85,7 @@ MASKS = {NoneType: None, Band: Band("causal", None, 0), KeyRanges: KeyRanges()}
 """A mask of each kind."""
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("tiling", [each for each in OF_HOPPER if "latent" not in each.schedule], ids=str)
 def test_gluon_kernels_mind_tiles_of_keys_without_a_query_where_a_block_has_one(tiling: Tiling) -> None:
     for n_q in (250, 100):  # the last tile of 128 keys has queries, or not
@@ -92,6 +94,7 @@ def test_gluon_kernels_mind_tiles_of_keys_without_a_query_where_a_block_has_one(
         assert (tiling.refusal(call) is None) == written(tiling, call)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("tiling", OF_HOPPER, ids=str)
 def test_what_a_gluon_kernel_is_not_for_is_refused_by_its_emitter(tiling: Tiling) -> None:
     d = tiling.widths[1]

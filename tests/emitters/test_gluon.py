@@ -144,7 +144,7 @@ def test_drawn_kernels_move_the_words_of_the_count_give_the_reference_and_have_n
         run(name, dims, blocks, mask, 2, seed, again)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("mask", [None, "causal"])
 @pytest.mark.parametrize("name", [FORWARD, BACKWARD, ONE_PASS, *TABLES])
 def test_kernels_move_the_words_of_the_count_give_the_reference_and_have_no_race(name: str, mask: str | None) -> None:
@@ -153,6 +153,7 @@ def test_kernels_move_the_words_of_the_count_give_the_reference_and_have_no_race
     run(name, {"n_q": 150, "n_k": 151, "d_k": 24, "d_v": 24}, BLOCKS[name], mask, 2, 8, persistent)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("n_q", "n_k", "mask"), [(150, 151, "causal"), (70, 65, None)])
 def test_a_table_is_written_in_whole_tiles(n_q: int, n_k: int, mask: str | None) -> None:
     """All parts of a tile of 128 queries: those beyond the last query, and those that see no key of the tile."""
@@ -212,6 +213,7 @@ def test_windows_and_heads_that_share_keys(monkeypatch: Any, name: str, n_q: int
     run(name, {"n_q": n_q, "n_k": 151, "d_k": 24, "d_v": 24}, BLOCKS[name], band, 2, 7, False)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mask", ["window:16", "causal:start"])
 def test_tiles_of_keys_without_a_query_fill_no_slots(mask: str) -> None:
     """A block has tiles of keys before and after them, whose slots and phases follow from how many were filled."""
@@ -238,7 +240,7 @@ def test_a_ring_of_fewer_slots_than_parts_does_not_keep_a_warpgroup_waiting() ->
     run(PAIRS, {"n_q": 128, "n_k": 256, "d_k": 64, "d_v": 48}, {"a": 128, "b": 64, "c": 16, "e": 32}, None, 2, 3, False)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("mask", [None, "causal"])
 @pytest.mark.parametrize(
     ("name", "d_k", "d_v"),
@@ -402,7 +404,7 @@ def test_the_interpreter_finds_what_is_left_out_of_additions(change: tuple[str, 
         compared()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -432,7 +434,7 @@ def test_the_interpreter_finds_what_is_left_out_of_tables(change: tuple[str, str
     check_without({"a": 128, "b": 64, "c": 16, "e": 32}, "dS", change, said)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -522,6 +524,7 @@ def test_other_programs_are_refused_in_a_sentence(
     assert sentence.count("; ") == 1 and sentence.count(". ") == 0 and sentence.endswith(".")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("release", releases.RELEASES)
 @pytest.mark.parametrize("name", [FORWARD, ONE_PASS, PAIRS])
 def test_kernels_are_right_by_the_names_of_a_release(monkeypatch: pytest.MonkeyPatch, name: str, release: str) -> None:

@@ -59,6 +59,7 @@ def check(n_q: int, n_k: int, d_v: int, d_r: int, heads: int, seed: int) -> None
         assert (moved["read", name], moved["written", name]) == (heads * reads, heads * writes)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("n_q", "n_k", "d_v", "d_r", "heads"),
     [(64, 256, 264, 64, 1), (3, 65, 512, 16, 2), (70, 1, 40, 24, 1)],
@@ -80,6 +81,7 @@ def test_values_and_words_moved_at_drawn_sizes(n_q: int, n_k: int, d_v: int, d_r
     check(n_q, n_k, d_v, d_r, heads, seed)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("shared", [4, 128])
 def test_heads_that_share_keys_are_read_where_they_are(shared: int) -> None:
     """`shared`: fewer than a tile has rows, and more, with one position."""
@@ -116,6 +118,7 @@ LINES = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("line", LINES)
 def test_each_wait_arrival_and_fence_is_needed(line: str) -> None:
     dims = {"n_q": 64, "n_k": 384, "d_v": 264, "d_r": 64}

@@ -23,6 +23,7 @@ SCALARS = SimpleNamespace(minimum=min, maximum=max, cdiv=lambda a, b: -(-a // b)
 ASKED = re.compile(r"if (.*):\n +P = gl\.where\(")
 
 
+@pytest.mark.one_in(2)
 @example(n=200, more=0, before=15, after=0, at_end=False, shared=1, width=16)  # a tile ends with the window
 @example(n=90, more=7, before=8, after=9, at_end=True, shared=8, width=16)
 @example(n=300, more=3, before=None, after=12, at_end=False, shared=2, width=64)

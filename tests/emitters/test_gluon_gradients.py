@@ -120,6 +120,7 @@ def close(made: dict[str, np.ndarray], true: dict[str, np.ndarray]) -> None:
         assert np.allclose(made[name], each, rtol=0.01, atol=0.01 * np.abs(each).max()), name
 
 
+@pytest.mark.one_in(3)
 @settings(max_examples=6, deadline=None)
 @given(data=st.data(), side=st.sampled_from([16, 32, 64]), tokens=st.booleans(), form=st.sampled_from(FORMS))
 def test_values_words_and_no_race(data: Any, side: int, tokens: bool, form: str) -> None:
@@ -181,6 +182,7 @@ def test_parts_of_heads(rows: int, sequences: int, heads: int, units: int) -> No
     assert found == [parts.of(head) for head in range(heads)] and max(found) <= parts.most
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_what_orders_roles_is_missed(form: str) -> None:
     """Without a wait, an arrival or a fence the interpreter finds a race, or roles that wait for ever.

@@ -235,6 +235,7 @@ class Words:
         return Words(self.words, self.at + more)
 
 
+@pytest.mark.one_in(2)
 @example(seed=1, shared=1, n_q=200, n_k=300, width=32, kind="causal")
 @example(seed=2, shared=1, n_q=20, n_k=90, width=16, kind="edges")
 @example(seed=3, shared=1, n_q=20, n_k=90, width=16, kind="edges")

@@ -114,11 +114,13 @@ def run(
     return words
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("way", ["forward", "backward"])
 def test_ragged_rows_columns_and_sequences(way: str) -> None:
     run(way, 70, 101, groups=2, sequences=5, heads=2, side=64, seed=3)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("way", ["forward", "backward"])
 @pytest.mark.parametrize(("streams", "stages"), [(1, 2), (2, 3), (4, 2)])
 def test_sequences_at_a_time_and_stages(way: str, streams: int, stages: int) -> None:

@@ -19,7 +19,7 @@ NAME, SCALE, SHARED, D = "small-cache-backward-resident", 0.25, 2, 64
 BLOCKS = {"a": 128, "b": 128, "c": 64, "e": 64}
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize(
     ("groups", "parts", "n", "causal", "most", "shares"),
     [

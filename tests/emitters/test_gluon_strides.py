@@ -136,6 +136,7 @@ def test_drawn_shapes_are_computed_where_they_are(case: Any, stages: int) -> Non
     run(name, sizes, band, layout, stages=stages, persistent=again)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("name", "band"),
     [

@@ -121,6 +121,7 @@ def check(name: str, chance: Random, even: bool = False) -> None:
     assert np.abs(case.made.numpy() - case.true).max() < precision * (np.abs(case.true).max() + 1)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", [TWO_PASS, ONE_PASS, STORED])
 def test_blocks_of_the_last_kernel_sum_as_plain_loops_do(name: str) -> None:
     check(name, Random(name))

@@ -100,6 +100,7 @@ def test_numbers_are_those_of_one_more_key(name: str, mask: str | None, n_q: int
         np.testing.assert_allclose(made[each], true[each], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("mask", [None, "causal"])
 @pytest.mark.parametrize("name", BLOCKS)
 def test_softmaxes_of_triton_kernels_begin_with_sinks(name: str, mask: str | None) -> None:

@@ -57,6 +57,7 @@ def comparisons_of_pairs(loop: ast.For) -> set[str]:
     }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", CASES)
 def test_loops_and_tests_are_those_of_the_text(name: str) -> None:
     """Each function of the text is a kernel, or the part of one that computes."""

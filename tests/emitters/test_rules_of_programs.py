@@ -51,7 +51,7 @@ def programs(case: Case) -> list[KernelProgram]:
     return [kernel.program for kernel in made.kernels if kernel.program.loads]
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("case", ALL, ids=lambda case: f"{case.tiling.schedule} {case}")
 def test_each_program_keeps_the_rules(case: Case) -> None:
     if "latent" in case.tiling.schedule:
@@ -80,6 +80,7 @@ def with_a_bias() -> dict[str, KernelProgram]:
     return made
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", ["flash2_forward", "dK_dV", "dQ_dB", *(f"dQ_dB{form}" for form in FORMS.values())])
 def test_programs_with_a_bias_keep_the_rules(name: str) -> None:
     """And break one without a statement that they need.
@@ -148,7 +149,7 @@ def needed(program: KernelProgram) -> Iterator[tuple[str, Statement]]:
             yield "rows", each
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", OF_HOPPER)
 def test_a_program_without_a_statement_breaks_a_rule(name: str) -> None:
     tried = 0

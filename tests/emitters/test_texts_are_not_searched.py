@@ -38,6 +38,7 @@ def printing(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
     monkeypatch.setattr(owner, name, lambda *args, **named: marked(function(*args, **named)))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name",
     ["triton-two-pass-ranges-ragged", "triton-bias-two-pass", "gluon-pairs-window-ragged-shared", "gluon-forward"],

@@ -145,6 +145,7 @@ def test_a_last_group_of_rows_that_is_shorter_than_a_tile() -> None:
     run("small-cache-backward-in-rows", {"n": 48, "d": 1}, blocks, heads=1)
 
 
+@pytest.mark.one_in(2)
 @given(
     name=st.sampled_from([name for name in BLOCKED if not name.startswith("matmul")]),
     n=st.integers(1, 70),
@@ -163,6 +164,7 @@ def test_the_same_under_a_mask(name: str, n: int, d: int, mask: str, data: st.Da
     )
 
 
+@pytest.mark.one_in(2)
 @settings(max_examples=20)
 @given(
     name=st.sampled_from([name for name in BLOCKED if "blocked" in name or "flash2" in name]),
@@ -350,6 +352,7 @@ def test_every_schedule_is_a_kernel_or_says_why_not() -> None:
     assert {"flash", "flash1-backward", "flash2-backward", "standard-forward", *BLOCKED} <= set(can)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mask", [None, "causal"])
 @pytest.mark.parametrize("d", [64, 512])
 @pytest.mark.parametrize("way", PROBLEM)
@@ -420,7 +423,7 @@ def test_the_crossing_is_drawn() -> None:
         crossing(rows, Figure(), 7)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(12)
 def test_the_tables_of_the_documents_are_those_of_the_data() -> None:
     spec = importlib.util.spec_from_file_location("report_kernels", DATA / "report_kernels.py")
     assert spec is not None and spec.loader is not None

@@ -354,6 +354,7 @@ def test_chunks_do_not_matter(data: st.DataObject, cuts: list[int], rules: str) 
     assert referee(graph, M, chunks(stream, 3), rules, strict=False) == whole
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("index", [np.uint32, np.int64])
 @pytest.mark.parametrize("vertex", [np.int32, np.int64])
 def test_widths_of_the_graph_do_not_matter(index: type, vertex: type) -> None:

@@ -131,7 +131,7 @@ def test_the_peak_is_that_of_a_walk_over_the_moves(name: str, data: st.DataObjec
     assert played.game.peak_red == walked(*game_on_chains(name, asked))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", ONCE)
 @given(data=st.data())
 @strategies.draws(4, 40)

@@ -488,6 +488,7 @@ def test_long_games_are_run_at_smaller_sizes_that_are_cut_alike(monkeypatch: pyt
     assert ps.play("small-cache", n=30, d=12, M=500, blocks={"B": 7}, mask=table).run_at["n"] == 30
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", sorted(SCHEDULES))
 def test_smaller_sizes_are_cut_alike(name: str) -> None:
     schedule = get(name)

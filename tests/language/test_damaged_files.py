@@ -92,6 +92,7 @@ def check(draws: int, folder: Path) -> None:
     assert seen == {(kind, read) for kind in KINDS for read in (True, False)}
 
 
+@pytest.mark.one_in(2)
 def test_a_damaged_file_is_read_or_refused_in_one_sentence(tmp_path: Path) -> None:
     check(600, tmp_path)
 

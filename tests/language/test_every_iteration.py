@@ -64,6 +64,7 @@ def is_right(body: str, module: str = "") -> bool:
     return all(moved(traced, sizes) == oracle_tiles.words(runs, sizes) for sizes in SIZES)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", WRONG | OTHER_MOVES)
 def test_state_that_a_trace_loses_is_refused(name: str) -> None:
     random.seed(0)
@@ -78,6 +79,7 @@ def test_state_that_a_trace_loses_is_refused(name: str) -> None:
     assert str(again.value) == str(refusal.value)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", RIGHT)
 def test_state_that_changes_no_move_is_none_of_our_business(name: str) -> None:
     assert is_right(RIGHT[name], MODULE)
@@ -93,6 +95,7 @@ def test_what_cannot_be_traced_is_refused_with_its_line(name: str) -> None:
         _ = registered(function(body, MODULE)).program
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("late", [*range(1, 17), 31, 63])
 def test_late_iterations_are_seen(late: int) -> None:
     """Each loop has 65 at some of the sizes, if the schedule is short."""
@@ -335,6 +338,7 @@ def test_tiles_of_large_blocks_stay_small() -> None:
     assert all(size <= 2**10 for sizes in small_sizes(program) for size in sizes.values())
 
 
+@pytest.mark.one_in(2)
 def test_drawn_mixtures_of_state_are_refused_exactly_if_the_trace_is_wrong() -> None:
     draw, outcomes = random.Random(0), []
     for _ in range(strategies.amount(40, 500)):

@@ -860,6 +860,7 @@ def program_inputs(**dims: int) -> dict[str, Any]:
     return registered(plain).problem.random_inputs(dims)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("a", "b"), [(1, 1), (2, 3), (3, 2), (5, 2), (9, 9)])
 def test_parts_of_a_tile_are_updated_in_place(a: int, b: int) -> None:
     program = registered(tiles_of_tiles).program

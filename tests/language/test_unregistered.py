@@ -75,7 +75,7 @@ def seen_of(made: Any, folder: Path) -> list[object]:
     return forms
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("call", CALLS)
 def test_what_is_said_of_a_schedule_does_not_depend_on_whether_it_is_registered(call: str, tmp_path: Path) -> None:
     """Twins of built-in schedules, first registered, then not: their results are the same in every form."""
@@ -90,7 +90,7 @@ def test_what_is_said_of_a_schedule_does_not_depend_on_whether_it_is_registered(
         assert str(pickle.loads(pickle.dumps(made))) == str(made)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("call", CALLS)
 def test_no_result_is_about_a_registered_schedule_of_the_same_name(call: str, tmp_path: Path) -> None:
     """Another algorithm under the name of a built-in one is printed and drawn as itself, not as the built-in one."""

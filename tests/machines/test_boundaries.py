@@ -79,6 +79,7 @@ def check(graph: Cdag, upper: int, lower: int, once: bool) -> None:
             assert exact == least
 
 
+@pytest.mark.one_in(2)
 @given(graphs(5), st.integers(1, 5), st.integers(1, 3), st.booleans())
 @settings(max_examples=amount(50, 300))
 def test_no_bound_at_a_boundary_is_above_the_least_words_over_it(
@@ -95,6 +96,7 @@ def test_nor_on_two_thousand_graphs_and_capacities(graph: Cdag, upper: int, lowe
     check(graph, upper, lower, once)
 
 
+@pytest.mark.one_in(2)
 def test_the_capacity_of_all_memories_below_counts() -> None:
     """What lies between saves words above, so that the leaf's capacity alone gives no bound there."""
     graph = Cdag.from_edges(8, [(0, 4), (1, 4), (2, 5), (3, 5), (0, 6), (4, 6), (5, 6), (1, 7), (6, 7)])

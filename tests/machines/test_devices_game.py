@@ -74,7 +74,7 @@ def check(moved: Moved, formula: bool = True) -> None:
 KV_HEADS = st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (3, 1)])
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(12)
 @given(st.data(), KV_HEADS, st.integers(1, 12), st.booleans(), st.booleans(), st.integers(1, 5))
 @settings(max_examples=amount(12, 400))
 def test_what_is_counted_is_played_and_is_the_closed_form(
@@ -201,6 +201,7 @@ def test_the_referee_says_which_move_breaks_which_rule(number: int, wrong: Any, 
     assert f"move {number + 1}: {'there is' if 'no such' in said else 'device'}" in str(error.value)
 
 
+@pytest.mark.one_in(2)
 def test_more_colours_than_a_word_has_bits_are_refused() -> None:
     with pytest.raises(UsageError, match="up to 58 colours"):
         play(next(each_way(Team.square(64, 1, 1, 1, 64), 1)))

@@ -60,6 +60,7 @@ def subsets(lines: list[tuple[int, int]]) -> list[frozenset[tuple[int, int]]]:
     return [frozenset(some) for size in range(len(lines) + 1) for some in itertools.combinations(lines, size)]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize(
@@ -114,6 +115,7 @@ def test_bounds_and_schedules_of_the_table_in_the_docs(case: tuple[Any, ...]) ->
     assert gap == f"{words / least:.3f}"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("case", slow_from(4, CASES))
 def test_the_least_of_the_table_in_the_docs(case: tuple[Any, ...]) -> None:
     n, heads, kv_heads, way, _, _, least, _, _, _, least_causal, _ = case

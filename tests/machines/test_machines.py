@@ -152,6 +152,7 @@ def compared(folder: Path, problem: str, **dims: int) -> None:
     assert gaps == sorted(gaps) and "bandwidth to core 0 is not known" in unknown.order
 
 
+@pytest.mark.one_in(3)
 def test_schedules_are_compared(tmp_path: Path) -> None:
     compared(tmp_path, "matmul", m=9, k=7, n=8)
     said = run(f"advise --machine {tmp_path}/m.toml -p matmul -n 8 -d 8 --dtype float32")
@@ -188,6 +189,7 @@ def test_marks_of_a_roofline_with_several_roofs(tmp_path: Path) -> None:
         roofs(edges[2:], Figure().subplots(), useful=1, peak=1, dtype="float32")
 
 
+@pytest.mark.one_in(2)
 def test_a_roofline_of_a_machine_is_written(tmp_path: Path) -> None:
     place, picture = file(tmp_path, PATH), tmp_path / "o.png"
     run(f"plot roofline matmul-tiled --machine {place} --dtype float32 -n 16 -d 16 -o {picture}")
@@ -289,6 +291,7 @@ def test_one_file_one_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             assert other.exit_code or gap <= max(each["gap"] for each in json.loads(other.output)["boundaries"])
 
 
+@pytest.mark.one_in(2)
 def test_advice_for_a_machine_shows_its_seconds_and_its_options(tmp_path: Path) -> None:
     place = file(tmp_path, CHIP)
     said = run(f"advise -p matmul -n 16 -d 16 --machine {place}")
@@ -357,6 +360,7 @@ def test_advice_with_a_mask_for_each_head_gets_a_sentence() -> None:
         choose("forward", machine="H100", mask=np.ones((2, 8, 8), bool), heads=2, n=8, d=4)
 
 
+@pytest.mark.one_in(2)
 def test_what_is_not_counted_whole_is_not_the_best(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Count all that the search tries: no gap is below what it is said to be at least, and none below the one found."""
     gaps, least = list[float](), finding.least_gaps

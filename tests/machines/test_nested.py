@@ -104,6 +104,7 @@ OLD_WORDS = (
 )
 
 
+@pytest.mark.one_in(4)
 @given(cases())
 @example(OLD_WORDS)
 @settings(max_examples=amount(5, 1000))
@@ -166,6 +167,7 @@ NESTED: dict[str, tuple[str, dict[str, int], dict[str, int], list[Inner]]] = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("case", NESTED.values(), ids=NESTED)
 def test_nested_schedules_agree(case: tuple[Any, ...]) -> None:
     Case(*case).agree()
@@ -201,6 +203,7 @@ def test_words_of_products_in_products_are_those_of_loops(
     assert (moved.reads, moved.writes) == (words["down"], words["up"])
 
 
+@pytest.mark.one_in(2)
 @given(st.data())
 @settings(max_examples=amount(20, 700))
 def test_an_edited_nested_game_is_refused_or_right(data: st.DataObject) -> None:

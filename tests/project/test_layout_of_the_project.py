@@ -161,7 +161,7 @@ def folders_for(path: Path) -> set[str]:
         return {"pytorch"}
     names = imports("tests", path)
     asks = {room(name) or name.split(".")[0] for name in names}  # of rooms, of `import pebblesim`, or of other tests
-    if "importorskip('triton')" in ast.unparse(parsed(path)):
+    if 'importorskip("triton")' in path.read_text(encoding="utf-8"):
         asks.add("operator")
     anywhere = not asks & {"pebblesim", *FLOOR, *NEEDS} or "pebblesim" in asks
     return {folder for folder, own in NEEDS.items() if anywhere or not own or asks & {folder, *own}}
@@ -424,6 +424,12 @@ def loaded(names: list[str], what: str) -> list[str]:
     return run.stderr.splitlines()[-1].split()  # before it, a busy machine may say that a command is still at work
 
 
+def run_each(*commands: str) -> str:
+    """Statements that run command lines."""
+    each = "\n    try:\n        main()\n    except SystemExit as end:\n        assert not end.code"
+    return f"from pebblesim.__main__ import main\nfor command in {commands}:\n    sys.argv[1:] = command.split(){each}"
+
+
 @pytest.mark.parametrize(
     "what", ["", "pebblesim.count('small-cache', n=64, d=8, M=256); pebblesim.compare(n=64, d=8, M=256)"]
 )
@@ -443,9 +449,12 @@ def test_commands_that_count_load_no_heavy_library() -> None:
         "bounds -n 64 -d 8 -M 256",
         "gaps -n 64 -d 8 -M 256",
     )
-    each = "\n    try:\n        main()\n    except SystemExit as end:\n        assert not end.code"
-    run = f"from pebblesim.__main__ import main\nfor command in {commands}:\n    sys.argv[1:] = command.split(){each}"
-    assert loaded([*HEAVY, *light], run) == []
+    assert loaded([*HEAVY, *light], run_each(*commands)) == []
+
+
+def test_advice_loads_no_algebra() -> None:
+    """Only the terms of `--explain` need it. Who misspells a name does not wait for it."""
+    assert loaded(HEAVY, run_each("advise --gpu H200 -n 64 -d 64 --why")) == []
 
 
 def test_no_merge_was_left_half_done() -> None:
@@ -461,13 +470,14 @@ def test_no_merge_was_left_half_done() -> None:
     assert len(texts) > 30 and marked == []
 
 
+@cache
 def names_of(module: str) -> set[str] | None:
     """What stands at the top of a module of the package, and its submodules; None if there is no such module."""
     path = ROOT.joinpath(*module.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     if not file.is_file():
         return None
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree = parsed(file)
     stored = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
     made = {each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.ClassDef)}
     taken = {

@@ -131,6 +131,7 @@ def test_lengths_of_a_class_are_cut_alike() -> None:
     assert planning._of_part.cache_info().misses == forecasts
 
 
+@pytest.mark.one_in(2)
 def test_lengths_that_are_equal_only_when_rounded_are_not_cut_like_equal_ones() -> None:
     """Query i sees the keys up to i, of which there are more than queries: queries are not cut."""
     dims: Dims = (("n_q", 16000 * 2), ("n_k", 16100), ("d_k", 512), ("d_v", 512))

@@ -60,6 +60,7 @@ def best(M: int) -> ps.Counted:
     return sorted(fit, key=lambda row: row.reads + row.writes)[0]
 
 
+@pytest.mark.one_in(2)
 def test_the_ski_slope_goes_through_what_was_counted(ax: Axes) -> None:
     assert skislope(compared()[::-1], ax) is ax
     curves = {each.get_label(): list(zip(*each.get_data(), strict=True)) for each in ax.get_lines()}
@@ -162,6 +163,7 @@ def test_the_roofline(ax: Axes) -> None:
             assert y == pytest.approx(min(1e12 * useful / sum(row.work.values()), 2e11 * x))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("M", [250, 83_456])
 def test_the_legend_of_the_roofline_is_below_the_picture(M: int) -> None:
     rows = ps.compare(n=8192, d=128, M=M) if M > 250 else [row for row in compared() if row.M == M]
@@ -349,6 +351,7 @@ def test_no_line_crosses_the_text_at_a_crossing() -> None:
             assert not ((along > box.min) & (along < box.max)).all(axis=1).any(), curve.get_label()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["words", "roofline"])
 def test_pictures_need_neither_sizes_nor_names(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -445,7 +448,7 @@ ALIKE = ("roofline of a card", "occupancy of an illegal game", "graph of a probl
 """Pictures that are drawn as others are, or that other tests here draw."""
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     "command",
     [pytest.param(line, id=name, marks=[pytest.mark.slow] if name in ALIKE else []) for name, line in COMMANDS.items()],
@@ -474,6 +477,7 @@ def test_measured_traffic_is_told_apart_from_predicted() -> None:
         measured([], ax)
 
 
+@pytest.mark.one_in(2)
 def test_measured_schedules_are_drawn_over_m() -> None:
     """As lines what is counted, as marks what HBM gave, and times beside; crossings have their values."""
     from typer.testing import CliRunner

@@ -151,6 +151,7 @@ def verdict(text: str, sizes: dict[str, int], M: int = 48, name: str = "flash2-f
     return None if here["wrong"] is None else (here["wrong"][0], here["wrong"][1])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("before", "after", "line", "said"),
     [
@@ -189,6 +190,7 @@ def test_ascii_is_understood() -> None:
     assert verdict(text, {"B_r": 3, "B_c": 2}) is None
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", TOLD)
 def test_closed_forms_by_tensor_and_by_phase_are_those_of_the_count(name: str) -> None:
     content = of_schedule(name)
@@ -205,6 +207,7 @@ def test_closed_forms_by_tensor_and_by_phase_are_those_of_the_count(name: str) -
     assert by_phase == {phase: str(sum(moved)) for phase, moved in counted.phases.items()}
 
 
+@pytest.mark.one_in(2)
 def test_blocks_are_the_largest_that_fit() -> None:
     points = [(name, dims, blocks, M) for name, dims, blocks, M in drawn(TOLD, 12, seed=7) if blocks]
     script = f"""
@@ -240,6 +243,7 @@ def test_the_online_softmax_is_the_softmax() -> None:
         assert steps == -(-len(scores) // block)
 
 
+@pytest.mark.one_in(3)
 def test_the_numbers_of_the_text_are_those_of_python() -> None:
     script = f"""
     const DATA = {in_javascript(data())}, schedules = DATA.problems.flatMap((each) => each.schedules);
@@ -286,6 +290,7 @@ def test_the_numbers_of_the_text_are_those_of_python() -> None:
 # -- the command and the page ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(3)
 def test_the_page_is_one_file() -> None:
     made = page()
     assert "default-src 'none'" in made

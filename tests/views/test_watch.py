@@ -50,6 +50,7 @@ def game() -> Recording:
 # -- what the page holds ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 def test_a_graph_numbered_from_the_other_end_is_drawn_upside_down() -> None:
     """Vertices in layers, about a middle line; whatever the order of numbers decides, it decides the other way."""
 
@@ -250,6 +251,7 @@ LOST = [(READ, 0), (READ, 1), (COMPUTE, 0), (DELETE, 2), (COMPUTE, 1)]
 """Under `partial`: a sum that is begun and then lost takes no other term."""
 
 
+@pytest.mark.one_in(2)
 @needs_node
 def test_the_page_judges_as_the_referee_does() -> None:
     """Random moves on random graphs, under all rules, with and without weights: the same are legal."""
