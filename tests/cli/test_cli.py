@@ -278,7 +278,6 @@ def test_help_shows_an_example_that_works(command: str, pebblesim: Pebblesim) ->
     assert pebblesim(example[1].strip()).code == 0
 
 
-<<<<<<< HEAD
 def test_help_begins_with_the_paper_and_the_command_that_shows_it(pebblesim: Pebblesim) -> None:
     shown = plain(CliRunner().invoke(cli.app, ["--help"], env={"COLUMNS": "200"}).output)
     named = ("Algorithm 6", "Algorithm 9", "FlashAttention")
@@ -289,9 +288,7 @@ def test_help_begins_with_the_paper_and_the_command_that_shows_it(pebblesim: Peb
     assert all(f"{name} (" in out for name in named)
 
 
-=======
 @pytest.mark.one_in(2)
->>>>>>> d2a418f4
 def test_help_and_no_arguments(pebblesim: Pebblesim) -> None:
     shown = CliRunner().invoke(cli.app, ["--help"], env={"COLUMNS": "200"})
     assert all(command in shown.output for command in ("count", "formula", "show", "play", "graph"))

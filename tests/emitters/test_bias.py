@@ -78,7 +78,6 @@ def test_a_bias_is_added_to_the_scores_of_triton_kernels(name: str, mask: str | 
     assert check(name, 50, 71, mask) > 0
 
 
-<<<<<<< HEAD
 LOG2_E = "1.4426950408889634"
 
 
@@ -121,9 +120,7 @@ def test_exponents_of_large_scores(number: float, some: int) -> None:
         assert np.linalg.norm(x[each][0] - right) <= tolerance * np.linalg.norm(right), each
 
 
-=======
 @pytest.mark.one_in(2)
->>>>>>> d2a418f4
 @pytest.mark.parametrize("options", [{}, {"persistent": True}])
 @pytest.mark.parametrize(("n_q", "n_k"), [(1, 1), (130, 131), (64, 128)])
 def test_a_bias_is_added_to_the_scores_of_gluon_kernels(n_q: int, n_k: int, options: Any) -> None:

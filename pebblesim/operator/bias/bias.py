@@ -127,10 +127,14 @@ def backward(
 
 
 def _with_v(pairs: Met) -> bool:
-    """Whether v is computed by the kernel of dQ and dB: a launch less, where blocks have few sequences."""
+    """Whether v is computed by the kernel of dQ and dB: a launch less, where blocks have few sequences.
+
+    Not where dQ goes on from launch to launch in float32: beside 384 keys shared memory has no room for both.
+    """
     batch, heads, n_q, _ = pairs.Q.shape
     groups = batch // pairs.sharing
-    return programs.parts_at_once(n_q, pairs.sharing, heads * groups, pairs.units).each <= programs.MOST_WITH_V
+    several = len(programs.spans(pairs.K.shape[2])) > 1
+    return not several and programs.parts_at_once(n_q, pairs.sharing, heads * groups, pairs.units).each <= programs.MOST_WITH_V
 
 
 def _at_once(pairs: Met, of_rows: tuple[Tensor, ...], dB: Tensor) -> bool:
