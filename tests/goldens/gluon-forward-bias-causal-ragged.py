@@ -39,7 +39,7 @@ def flash2_forward_1_loads(Q_tiles, K_tiles, V_tiles, Q_i, Q_i_full, Q_i_free, K
         group, rank = place // (tiles * together), place % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
-        i = tiles - 1 - i
+        i = gl.where((gl.cdiv(heads, together) - 1 - group) & 1 == 0, tiles - 1 - i, i)  # groups of heads from long to short, and back
         mbarrier.wait(Q_i_free.index(0), (turn & 1) ^ 1)
         mbarrier.expect(Q_i_full.index(0), 16384)
         for w in gl.static_range(2):
@@ -64,7 +64,7 @@ def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_ful
         group, rank = place // (tiles * together), place % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
-        i = tiles - 1 - i
+        i = gl.where((gl.cdiv(heads, together) - 1 - group) & 1 == 0, tiles - 1 - i, i)  # groups of heads from long to short, and back
         bias_at = bias_ptr + gl.cast(head, gl.int64) * n_q * n_k
         O_at = O_ptr + gl.cast(head, gl.int64) * n_q * 64
         L_at = L_ptr + gl.cast(head, gl.int64) * n_q

@@ -47,7 +47,7 @@ def flash2_forward_1_loads(Q_tiles, K_tiles, V_tiles, Q_i, Q_i_full, Q_i_free, K
         group, rank = place // (tiles * together), place % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
-        i = tiles - 1 - i
+        i = gl.where((gl.cdiv(heads, together) - 1 - group) & 1 == 0, tiles - 1 - i, i)  # groups of heads from long to short, and back
         batch, key_head = head // own, head % own
         mbarrier.wait(Q_i_free.index(0), (turn & 1) ^ 1)
         mbarrier.expect(Q_i_full.index(0), 16384)
@@ -74,7 +74,7 @@ def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_ful
         group, rank = place // (tiles * together), place % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
-        i = tiles - 1 - i
+        i = gl.where((gl.cdiv(heads, together) - 1 - group) & 1 == 0, tiles - 1 - i, i)  # groups of heads from long to short, and back
         batch, key_head = head // own, head % own
         O_at = O_ptr + gl.cast(batch, gl.int64) * O_batch * 8 + gl.cast(key_head, gl.int64) * O_head
         L_at = L_ptr + gl.cast(head, gl.int64) * n_q

@@ -110,9 +110,7 @@ class Grid(Lowering):
             own, place = term("taken"), (term("turn") + first) % "many" * call("num_programs", 0)
             each.append(st.Let(("taken",), (first + place,), "blocks begin with different ones of theirs"))
         each += self.placed(own)
-        if longest_last(scope.launch, scope.launch.grid[0], scope.mask):
-            each.append(st.Let((name,), (term("tiles") - 1 - self.number,)))
-        each += [*self.split_head(), *scope.streamed_tiles(), *body]
+        each += [*self.from_long_to_short(), *self.split_head(), *scope.streamed_tiles(), *body]
         opening = [*scope.opening(), *self.counted()]
         if not plan.persistent:
             return [*opening, st.Let(("tile",), (call("program_id", 0),)), *each]
@@ -125,6 +123,21 @@ class Grid(Lowering):
         filled = st.Let(("filled",), (self.fills(),), more=True)
         loop = st.For("tile", call("program_id", 0), self.many, (*turn, *each, filled), step=blocks)
         return [*opening, st.Let(("filled",), (Number(0),), "slots of each ring before a tile"), loop]
+
+    def from_long_to_short(self) -> Iterator[st.Let]:
+        """The statements that number a head's tiles from the longest one on.
+
+        Where rounds go back and forth, groups of heads do, too: a jump from short tiles to long ones in the middle of a
+        round would leave shares uneven. The last group begins with the longest.
+        """
+        last, number = longest_last(self.scope.launch, self.scope.launch.grid[0], self.scope.mask), self.number
+        turned = term("tiles") - 1 - number
+        if self.plan.persistent and self.back_and_forth:
+            left = call("cdiv", term("heads"), term("together")) - 1 - "group"
+            again = call("where", (left & 1).equals(int(not last)), turned, number)
+            yield st.Let((number.id,), (again,), "groups of heads from long to short, and back")
+        elif last:
+            yield st.Let((number.id,), (turned,))
 
     def turned_round(self, blocks: Term) -> list[st.Statement]:
         """The statements that find the place of a block's tile: in each second round before the last from its end."""
