@@ -15,7 +15,6 @@ class Variant:
     Attributes:
         rows, keys, stages: its tiles, and slots of its rings.
         several: whether there are as many blocks as multiprocessors, each with several tiles.
-        as_taken: whether there are where `run` says so, for tiles that do not stream for long.
         falling: whether each group of heads begins with its long tiles, where those before the last ones alternate.
         apart: whether exponentials are kept before the wait for the product that was put off.
         no_turns: whether warpgroups with narrow sums take no turns at the tensor cores.
@@ -32,7 +31,6 @@ class Variant:
     keys: int
     stages: int
     several: bool = False
-    as_taken: bool = False
     falling: bool = False
     apart: bool = False
     no_turns: bool = False
@@ -47,7 +45,7 @@ class Variant:
 
     def __str__(self) -> str:
         named = [f"{self.rows} x {self.keys}, {self.stages} stages"]
-        named += ["several tiles a block" + " everywhere" * (not self.as_taken)] * self.several
+        named += ["several tiles a block everywhere"] * self.several
         named += ["all groups from long to short"] * self.falling
         named += ["exponentials apart"] * self.apart + ["no turns"] * self.no_turns
         named += ["turns"] * self.turns + ["sums of threads"] * self.of_threads
@@ -90,8 +88,6 @@ def _text_of(shape: Any, variant: Variant) -> tuple[str, tuple[str, ...]]:
     finally:
         block.MOST_HELD, plan.IN_TURNS = usual, turns
     text = exponentials_apart(made.text) if variant.apart else made.text
-    if variant.several and not variant.as_taken:
-        text = re.sub(r"\[\((min\(.*, most\)) if .* else .*, 1\)\]\(Q_tiles", r"[(\1, 1)](Q_tiles", text)
     if variant.falling:
         text = re.sub(r"( +)i = gl\.where\(.*, tiles - 1 - i, i\).*", r"\1i = tiles - 1 - i", text)
     if variant.together:

@@ -63,14 +63,14 @@ def dense(d: int) -> tuple[Variant, ...]:
 
 def in_turns(d: int, masked: bool) -> tuple[Variant, ...]:
     """What is taken, with turns and without, and with sums of threads where the text is one that is rewritten."""
-    taken = replace(TAKEN[d], several=True, as_taken=True)
+    taken = replace(TAKEN[d], several=True)
     found = [taken, replace(taken, of_threads=True)][: 1 + (masked and d > 64)]
     return (*found, *(replace(each, turns=d > 64, no_turns=d == 64) for each in found))
 
 
 def orders(d: int) -> tuple[Variant, ...]:
     several = replace(TAKEN[d], several=True)
-    return (TAKEN[d], several, replace(several, as_taken=True))
+    return (TAKEN[d], several)
 
 
 MASKED = (
@@ -204,7 +204,7 @@ def drawn_groups(seed: int, number: int) -> Iterator[str]:
 def in_groups(d: int) -> tuple[Variant, ...]:
     """One tile a block and several, with groups of heads as they are taken, and each from long to short."""
     several = replace(TAKEN[d], several=True)
-    return (TAKEN[d], several, replace(several, falling=True), replace(several, as_taken=True))
+    return (TAKEN[d], several, replace(several, falling=True))
 
 
 GROUPED = (

@@ -161,5 +161,5 @@ def run(Q_ptr, K_ptr, V_ptr, bias_ptr):
     V_tiles = tiles_of(V_ptr, 128, 64)
     most = torch.cuda.get_device_properties(device).multi_processor_count
     together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 256), 1)))  # heads whose long tiles come first
-    flash2_forward_1[(min(triton.cdiv(n_q, 128) * heads, most) if n_k <= 16384 else triton.cdiv(n_q, 128) * heads, 1)](Q_tiles, K_tiles, V_tiles, bias_ptr, O_ptr, L_ptr, n_q, n_k, heads, together, num_warps=4)
+    flash2_forward_1[(min(triton.cdiv(n_q, 128) * heads, most), 1)](Q_tiles, K_tiles, V_tiles, bias_ptr, O_ptr, L_ptr, n_q, n_k, heads, together, num_warps=4)
     return {"O": O_ptr, "L": L_ptr}

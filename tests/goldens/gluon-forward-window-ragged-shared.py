@@ -184,5 +184,5 @@ def run(Q_ptr, K_ptr, V_ptr, results):
     V_tiles = tiles_of(V_ptr, 128, 64)
     most = torch.cuda.get_device_properties(device).multi_processor_count
     together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 256), 1)))  # heads whose long tiles come first
-    flash2_forward_1[(min(triton.cdiv(n_q, 128) * heads, most) if min(n_k, 288) <= 16384 else triton.cdiv(n_q, 128) * heads, 1)](Q_tiles, K_tiles, V_tiles, O_ptr, L_ptr, n_q, n_k, heads, together, own, O_batch, O_head, O_row, num_warps=4)
+    flash2_forward_1[(min(triton.cdiv(n_q, 128) * heads, most), 1)](Q_tiles, K_tiles, V_tiles, O_ptr, L_ptr, n_q, n_k, heads, together, own, O_batch, O_head, O_row, num_warps=4)
     return {"O": O_ptr, "L": L_ptr}

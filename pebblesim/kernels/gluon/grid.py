@@ -3,7 +3,7 @@
 Where a block has several tiles, what the next one needs arrives while one ends. Under a mask tiles differ in length:
 those of several heads are in one order, the longest first, and each block has one of them. If a multiprocessor has as
 many as the longest one streams, and L2 all that heads stream, shares are even enough for blocks with several tiles.
-Where rounds of tiles go from long to short and back in turn, shares are even with few tiles, too.
+Where rounds of tiles go from long to short and back in turn, and groups of heads, too, all shares are even.
 """
 
 from __future__ import annotations
@@ -20,12 +20,6 @@ from pebblesim.kernels.lowering import Lowering
 from pebblesim.kernels.terms import Name, Number, Term, call, minimum, term
 from pebblesim.kernels.triton.grid import in_groups, longest_last
 from pebblesim.kernels.words import WORDS
-
-MOST_KEYS, MOST_WIDE, WIDE, MOST_TILES = 2**14, 2**10, 256, 4
-"""Most keys that a tile streams with which blocks have several tiles under a band, and those if keys and values
-have more columns than the third, where a multiprocessor has more tiles than the fourth. Up to d = 128 such blocks took
-0.75 to 1.00 times as long in 16 cases on an H200; at d = 192 and 256, in 44 drawn ones with up to 4,096 keys, 0.84 to
-0.99 with up to 1,024 keys, 0.90 to 1.01 with up to 4 tiles a multiprocessor, and else up to 1.16."""
 
 
 class Grid(Lowering):
@@ -61,12 +55,7 @@ class Grid(Lowering):
         if plan.persistent:
             lines.append("    most = torch.cuda.get_device_properties(device).multi_processor_count")
             grid = f"min({count} * heads, most), 1"
-        if plan.persistent and self.back_and_forth:
-            wide = self.streamed_words > WIDE
-            few = f"{self.longest(size)} <= {MOST_WIDE if wide else MOST_KEYS}"
-            few += f" or {count} * heads <= {MOST_TILES} * most" * wide
-            grid = f"min({count} * heads, most) if {few} else {count} * heads, 1"
-        elif plan.persistent and setting.mask is not None:
+        if plan.persistent and setting.mask is not None and not plan.back_and_forth:
             longest = f"triton.cdiv({size}, {self.scope.length(plan.loop.range)})"
             lines.append(f"    blocks = {count} * heads")
             lines.append(f"    several = triton.cdiv(blocks, most) >= {longest}  # tiles, for shares that are even")
@@ -83,13 +72,6 @@ class Grid(Lowering):
     def back_and_forth(self) -> bool:
         """Whether the rounds of tiles go from long to short and back in turn."""
         return self.plan.back_and_forth and self.scope.mask is not None
-
-    def longest(self, size: Term) -> str:
-        """The most indices of so many that a tile of rows streams, as `run` has it."""
-        mask = self.setting.mask
-        if mask is None or mask.before is None or mask.after is None:
-            return f"{size}"
-        return f"min({size}, {mask.before + mask.after + self.plan.height // mask.rows})"
 
     @property
     def numbers(self) -> list[str]:
