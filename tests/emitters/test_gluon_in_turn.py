@@ -54,7 +54,8 @@ def tiles_of_blocks(blocks: int, tiles: int, heads: int, together: int) -> list[
     for own in places(blocks, tiles * heads):
         each = []
         for place in own:
-            known = {"gl": gl, "tiles": tiles, "heads": heads, "together": together, "place": place}
+            known = {"gl": gl, "tiles": tiles, "heads": heads, "together": together, "groups": -(-heads // together)}
+            known |= {"place": place}
             exec("\n".join(lines), known)
             each.append((known["head"], known["i"]))
         found.append(each)

@@ -62,6 +62,8 @@ class Grid(Lowering):
             grid = f"min(blocks, most) if several and 2 * heads * {streamed} <= {STREAMED_TOGETHER} else blocks, 1"
         if "together" in self.numbers:
             lines.append(f"    together = {self.together(streamed)}  # heads whose long tiles come first")
+        if "groups" in self.numbers:
+            lines.append("    groups = triton.cdiv(heads, together)")
         return lines, grid
 
     def together(self, streamed: str) -> str:
@@ -78,7 +80,8 @@ class Grid(Lowering):
         """Names of the arguments, besides sizes, by which a block finds its tile."""
         masked = self.scope.mask is not None
         shares = self.scope.ranged and not self.setting.strides.of  # else the batch says where ranges are
-        return [*["heads"] * (masked or self.plan.persistent), *["together"] * masked, *[SHARING] * shares]
+        ordered = [*["together"] * masked, *["groups"] * self.back_and_forth]
+        return [*["heads"] * (masked or self.plan.persistent), *ordered, *[SHARING] * shares]
 
     def within_tile(self, body: list[st.Statement]) -> list[st.Statement]:
         """The statements of a role: those of a tile, behind those that find it, for each tile of the block."""
@@ -115,7 +118,7 @@ class Grid(Lowering):
         last, number = longest_last(self.scope.launch, self.scope.launch.grid[0], self.scope.mask), self.number
         turned = term("tiles") - 1 - number
         if self.plan.persistent and self.back_and_forth:
-            left = call("cdiv", term("heads"), term("together")) - 1 - "group"
+            left = term("groups") - 1 - "group"
             again = call("where", (left & 1).equals(int(not last)), turned, number)
             yield st.Let((number.id,), (again,), "groups of heads from long to short, and back")
         elif last:
