@@ -96,6 +96,16 @@ SHORT = tuple(_short() for _ in range(12))
 """Short and many: shapes that a seed drew."""
 
 
+def drawn_short(seed: int, number: int) -> Shape:
+    """The short shape of this number: 32 to 512 tokens, also odd, of 8 to 512 heads in all."""
+    chance = random.Random(f"short {seed}/{number}")
+    n, heads = round(2 ** chance.uniform(5, 9)), 2 ** chance.uniform(3, 9)
+    n = chance.choice((n, -(-n // 32) * 32))
+    shared, kv_heads = chance.choice((1, 1, 1, 4)), chance.choice((2, 4, 8))
+    batch = max(1, round(heads / shared / kv_heads))
+    return Shape(batch, kv_heads, shared, n, chance.choice((64, 80, 96, 128)), chance.choice(("causal", "none")))
+
+
 def drawn(seed: int, number: int) -> Shape:
     """The shape of this number; each is drawn apart, so that a longer race has the same first ones."""
     chance = random.Random(f"{seed}/{number}")

@@ -2,15 +2,17 @@
 
 python benchmarks/gpu/every_tiling.py -o FOLDER --time-limit 90 [--workers 12] [--shape 3/3 …] [--way backward]
 
-Shapes are those of drawn_race.py, by seed and number. Each row of FOLDER/every_tiling.jsonl is a pass of one shape with
-one tiling: its forecast, its time on the card alone, what its kernels take, and how far its results are from those of
-the tiling that `attention` takes. What is there is not measured again.
+Shapes are those of drawn_race.py, by seed and number, or with `--short SEED NUMBER` so many short ones that a seed
+draws. Each row of FOLDER/every_tiling.jsonl is a pass of one shape with one tiling: its forecast, its time on the card
+alone with other tensors in each call, what its kernels take, and how far its results are from those of the tiling that
+`attention` takes. What is there is not measured again.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -24,6 +26,9 @@ from resumed import add, known
 
 from pebblesim.advice.tiles import Tiling
 from pebblesim.core.errors import UsageError
+
+BRIEFLY = "short:"
+"""What the names of short shapes begin with that a seed draws: behind it are the seed and a number."""
 
 SHORT = "2,8,1,512,128,causal", "1,4,1,2047,128,causal"
 """Short calls whose backward passes have several schedules that are near each other."""
@@ -75,14 +80,41 @@ OTHERS = {
 """Tiles that are not offered. A Gluon kernel that is `early` has a block for each multiprocessor under a mask, too."""
 
 
+def _two_pass(rows: int, keys: int, few_keys: int, few_rows: int, warps: int, stages: int, **own: Any) -> Tiling:
+    blocks = {"B_r": rows, "b_c": few_keys, "B_c": keys, "b_r": few_rows}
+    return Tiling("backward-two-pass-blocked", blocks, warps, stages, **own)
+
+
+BRIEF = {
+    "forward": (
+        *(_triton(64, keys, 4, stages) for keys in (32, 64) for stages in (2, 3)),
+        _triton(64, 16, 4, 2),
+        _triton(128, 64, 8, 2),
+        _gluon(64, 64, 2),
+        _gluon(128, 64, 2),
+    ),
+    "backward": (
+        _two_pass(64, 64, 32, 32, 4, 2),
+        _two_pass(64, 64, 64, 64, 4, 2),
+        _two_pass(64, 64, 32, 32, 8, 2),
+        _two_pass(128, 128, 32, 32, 8, 3, apart={"dK, dV": (8, 2)}),
+    ),
+}
+"""Tiles that short shapes are measured with whatever their forecasts say."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the rows")
     parser.add_argument("--time-limit", type=float, default=90.0, help="seconds after which nothing new is begun")
     parser.add_argument("--workers", type=int, default=12, help="processes that compile kernels")
     parser.add_argument("--shape", nargs="*", default=SHAPES, help="SEED/NUMBER or sizes, as drawn_race.py has them")
+    parser.add_argument("--short", nargs=2, type=int, metavar=("SEED", "NUMBER"), help="so many short shapes of a seed")
     parser.add_argument("--way", nargs="*", choices=WAYS, help="these passes of all shapes")
     asked = parser.parse_args()
+    if asked.short:
+        seed, number = asked.short
+        asked.shape, asked.way = [f"{BRIEFLY}{seed}/{each}" for each in range(number)], asked.way or WAYS
     file, until = asked.output / "every_tiling.jsonl", time.monotonic() + asked.time_limit
     before = known(file)
     cases = [case for case in all_cases(asked) if key_of(*case) not in before]
@@ -97,7 +129,8 @@ Case = tuple[str, str, int]
 def key_of(shape: str, way: str, number: int) -> str:
     """The name of a row."""
     tiling = tilings(shape, way)[number]
-    return f"{shape} {way} {tiling}{', persistent' * (tiling.gluon and tiling.early)}"
+    more = ", persistent" * (tiling.gluon and tiling.early) + ", described" * bool(tiling.described)
+    return f"{shape} {way} {tiling}{more}"
 
 
 def all_cases(asked: Any) -> Iterator[Case]:
@@ -110,10 +143,12 @@ def all_cases(asked: Any) -> Iterator[Case]:
 
 
 def shape_of(name: str) -> Any:
-    """A shape of drawn_race.py, by seed and number or by its sizes."""
+    """A shape of drawn_race.py, by seed and number or by its sizes, or a short one."""
     from drawn_race import given
-    from drawn_shapes import drawn
+    from drawn_shapes import drawn, drawn_short
 
+    if name.startswith(BRIEFLY):
+        return drawn_short(*map(int, name.removeprefix(BRIEFLY).split("/")))
     return given(name) if "," in name else drawn(*map(int, name.split("/")))
 
 
@@ -131,6 +166,9 @@ def sizes(shape: Any) -> dict[str, int]:
     """Dimensions of its problem; heads that share keys are one with the rows of all."""
     return {"n_q": shape.n * shape.shared, "n_k": shape.n, "d_k": shape.d, "d_v": shape.d}
 
+
+PER_CASE = 0.06
+"""Seconds that a case is measured for, which compiling leaves."""
 
 SLOWER = 1.7
 """Factor by which a kernel may be slower than the fastest one, by forecasts, to be measured."""
@@ -151,16 +189,24 @@ def tilings(name: str, way: str) -> tuple[Tiling, ...]:
     first = chosen(way, tuple(dims.items()), heads, "bfloat16", pattern, ROOM, card).forecast.tiling
     call = pattern.call(tuple(dims.items()), "bfloat16", card)
     offered = kernels_for(PROBLEM[way], call, card.size("shared_per_block"))
-    others = (each for each in OTHERS[way] if each.refusal(call) is None)
+    brief = BRIEF[way] if name.startswith(BRIEFLY) else ()
+    others = (each for each in brief or OTHERS[way] if each.refusal(call) is None)
     seconds: dict[Tiling, float] = {}
-    for each in dict.fromkeys((first, *offered, *others)):
+    for each in {as_written(each): each for each in (*others, *reversed(offered), first)}.values():
         try:
             made = if_it_fits(each, dims, card, "bfloat16", heads, expected(pattern.mask))
         except UsageError:
             continue
         if not isinstance(made, Refusal):
             seconds[each] = made.seconds
-    return tuple(each for each in seconds if each == first or seconds[each] < SLOWER * min(seconds.values()))
+    most = SLOWER * min(seconds.values())
+    fitting = [each for each in seconds if each in brief or (seconds[each] < most and each != first)]
+    return (first, *(each for each in fitting if as_written(each) != as_written(first)))
+
+
+def as_written(tiling: Tiling) -> Tiling:
+    """A tiling for all shapes: that of its kernels."""
+    return replace(tiling, widths=(1, 1024), sides={}, masked=None, rows=0, ranged=False)
 
 
 @contextmanager
@@ -184,14 +230,14 @@ def taking(tiling: Tiling, shape: Any) -> Iterator[None]:
         launching.fitting, texts.gluon = before, writing
 
 
-def passes(torch: Any, shape: Any) -> dict[str, Any]:
-    """Both passes as functions: kernels are found at each call."""
+def passes(torch: Any, shape: Any, seed: int = 0) -> dict[str, Any]:
+    """Both passes as functions, of tensors that a seed has drawn: kernels are found at each call."""
     from drawn_shapes import tensors
 
     from pebblesim.operator import operators
     from pebblesim.operator.sequences import ranges_of_sequences
 
-    (Q, K, V), dO = tensors(torch, shape)
+    (Q, K, V), dO = tensors(torch, shape, seed)
     Q, K, V = (each.detach() for each in (Q, K, V))
     ranges: tuple[Any, Any] = (None, None)
     if shape.mask == "packed":
@@ -230,13 +276,14 @@ def rows(cases: list[Case], workers: int, until: float) -> Iterator[dict[str, An
     from pebblesim.advice import cards
     from pebblesim.advice.forecast import if_it_fits
     from pebblesim.kernels.domains import Refusal, expected
+    from pebblesim.operator.planning import launched
 
     card = cards.with_rates(cards.card("H200"))
     pool = ProcessPoolExecutor(workers, get_context("spawn"))
-    waiting = {pool.submit(compiled, case): case for case in cases}
+    waiting = {pool.submit(compiled, case): case for case in in_kinds(cases)}
     good = []
     try:
-        for each in as_completed(waiting, timeout=max(1.0, until - time.monotonic() - len(cases) * 0.15)):
+        for each in as_completed(waiting, timeout=max(1.0, until - time.monotonic() - len(cases) * PER_CASE)):
             if error := each.result():
                 yield {"key": key_of(*waiting[each]), "error": error}
             else:
@@ -244,23 +291,25 @@ def rows(cases: list[Case], workers: int, until: float) -> Iterator[dict[str, An
     except TimeoutError:
         print("not all were compiled in time", flush=True)
     pool.shutdown(wait=False, cancel_futures=True)
-    of_shape: dict[str, dict[str, Any]] = {}
+    of_shape: dict[str, list[dict[str, Any]]] = {}
     right: dict[tuple[str, str], Any] = {}
     for name, way, number in sorted(good, key=lambda case: (case[0], case[1], case[2])):
         if time.monotonic() > until:
             return
         shape, tiling = shape_of(name), tilings(name, way)[number]
         with torch.no_grad():
-            made = of_shape.setdefault(name, passes(torch, shape))
+            if name not in of_shape:
+                of_shape = {name: sets(torch, shape)}
+            calls = [each[way] for each in of_shape[name]]
             if (name, way) not in right:
-                right[name, way] = [each.clone() for each in made[way]()]
+                right[name, way] = [each.clone() for each in calls[0]()]
             with taking(tiling, shape):
-                found = made[way]()
+                found = calls[0]()
                 pairs = list(zip(found, right[name, way], strict=True))
                 error = max(float((a.float() - b.float()).norm() / b.float().norm()) for a, b in pairs[:1])
-                host = of_host(torch, made[way], 5)
-                times = sorted(of_card(torch, [made[way]], 8, host) for _ in range(5))
-                kernels = by_kernel(torch, made[way]) if number == 0 else {}
+                host = of_host(torch, calls[0], 5)
+                times = sorted(of_card(torch, calls, 8, host) for _ in range(5))
+                kernels = by_kernel(torch, calls[0]) if number == 0 and not name.startswith(BRIEFLY) else {}
         forecast = if_it_fits(
             tiling, sizes(shape), card, "bfloat16", shape.batch * shape.kv_heads, expected(pattern_of(shape).mask)
         )
@@ -270,13 +319,35 @@ def rows(cases: list[Case], workers: int, until: float) -> Iterator[dict[str, An
             "way": way,
             "tiling": str(tiling),
             "taken": number == 0,
+            "sets": len(calls),
             "card_us": round(times[2], 2),
             "spread_us": [round(times[0], 2), round(times[-1], 2)],
-            "forecast_us": None if isinstance(forecast, Refusal) else round(forecast.seconds * 1e6, 2),
+            "forecast_us": None if isinstance(forecast, Refusal) else round(launched(forecast).seconds * 1e6, 2),
             "kernels_us": kernels,
             "apart": error,
             "card": torch.cuda.get_device_name(),
         }
+
+
+def sets(torch: Any, shape: Any) -> list[dict[str, Any]]:
+    """Both passes of several sets of tensors, so that none is in L2 when its turn comes."""
+    from timing import sets_of
+
+    return [passes(torch, shape, each) for each in range(sets_of(2 * shape.batch * shape.heads * shape.n * shape.d))]
+
+
+def in_kinds(cases: list[Case]) -> list[Case]:
+    """The cases, those whose kernels no case before them has compiled first: others find these in Triton's cache."""
+    seen = Counter[object]()
+
+    def before(case: Case) -> int:
+        shape, tiling = shape_of(case[0]), tilings(*case[:2])[case[2]]
+        kind = tiling, case[1], shape.d, shape.mask, shape.shared, shape.n % 128 == 0, shape.n % 16 == 0
+        seen[kind] += 1
+        return seen[kind]
+
+    numbers = {case: before(case) for case in cases}
+    return sorted(cases, key=lambda case: numbers[case])
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 
@@ -14,7 +15,7 @@ class Variant:
     Attributes:
         rows, keys, stages: its tiles, and slots of its rings.
         several: whether there are as many blocks as multiprocessors, each with several tiles.
-        as_taken: whether there are where `run` says so, for tiles that do not stream for long.
+        falling: whether each group of heads begins with its long tiles, where those before the last ones alternate.
         apart: whether exponentials are kept before the wait for the product that was put off.
         no_turns: whether warpgroups with narrow sums take no turns at the tensor cores.
         turns: whether warpgroups with sums of up to 128 columns take turns at the tensor cores.
@@ -30,7 +31,7 @@ class Variant:
     keys: int
     stages: int
     several: bool = False
-    as_taken: bool = False
+    falling: bool = False
     apart: bool = False
     no_turns: bool = False
     turns: bool = False
@@ -44,7 +45,8 @@ class Variant:
 
     def __str__(self) -> str:
         named = [f"{self.rows} x {self.keys}, {self.stages} stages"]
-        named += ["several tiles a block" + " everywhere" * (not self.as_taken)] * self.several
+        named += ["several tiles a block everywhere"] * self.several
+        named += ["all groups from long to short"] * self.falling
         named += ["exponentials apart"] * self.apart + ["no turns"] * self.no_turns
         named += ["turns"] * self.turns + ["sums of threads"] * self.of_threads
         named += ["scaled late"] * self.scaled_late + [f"{self.together} heads together"] * (self.together > 0)
@@ -63,7 +65,12 @@ def given(text: str) -> Any:
 
 
 def text_of(shape: Any, variant: Variant) -> tuple[str, tuple[str, ...]]:
-    """The text of a variant, and the names of its kernels."""
+    """The text of a variant, which is for all numbers of tokens and heads, and the names of its kernels."""
+    return _text_of(replace(shape, batch=1, kv_heads=1, n=1), variant)
+
+
+@cache
+def _text_of(shape: Any, variant: Variant) -> tuple[str, tuple[str, ...]]:
     from pebblesim.advice.tiles import Tiling
     from pebblesim.kernels.gluon import block, plan
     from pebblesim.operator import texts
@@ -81,8 +88,8 @@ def text_of(shape: Any, variant: Variant) -> tuple[str, tuple[str, ...]]:
     finally:
         block.MOST_HELD, plan.IN_TURNS = usual, turns
     text = exponentials_apart(made.text) if variant.apart else made.text
-    if variant.several and not variant.as_taken:
-        text = re.sub(r"\[\((min\(.*, most\)) if .* else .*, 1\)\]\(Q_tiles", r"[(\1, 1)](Q_tiles", text)
+    if variant.falling:
+        text = re.sub(r"( +)i = gl\.where\(.*, tiles - 1 - i, i\).*", r"\1i = tiles - 1 - i", text)
     if variant.together:
         text = re.sub(r"    together = .*", f"    together = {variant.together}", text)
     text = scaled_late(text) if variant.scaled_late else text

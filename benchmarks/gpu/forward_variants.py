@@ -63,14 +63,14 @@ def dense(d: int) -> tuple[Variant, ...]:
 
 def in_turns(d: int, masked: bool) -> tuple[Variant, ...]:
     """What is taken, with turns and without, and with sums of threads where the text is one that is rewritten."""
-    taken = replace(TAKEN[d], several=True, as_taken=True)
+    taken = replace(TAKEN[d], several=True)
     found = [taken, replace(taken, of_threads=True)][: 1 + (masked and d > 64)]
     return (*found, *(replace(each, turns=d > 64, no_turns=d == 64) for each in found))
 
 
 def orders(d: int) -> tuple[Variant, ...]:
     several = replace(TAKEN[d], several=True)
-    return (TAKEN[d], several, replace(several, as_taken=True))
+    return (TAKEN[d], several)
 
 
 MASKED = (
@@ -189,6 +189,36 @@ def drawn_wide(seed: int, number: int) -> Iterator[str]:
         yield f"1,{heads},1,{n},{draw.choice((192, 256))},causal"
 
 
+def drawn_groups(seed: int, number: int) -> Iterator[str]:
+    """Shapes whose heads are often in several groups: every second one with 256 columns, others with more heads."""
+    draw = random.Random(seed)
+    for each in range(number):
+        n, wide = round(2 ** draw.uniform(9, 12)), each % 2 == 0
+        n = draw.choice((n, -(-n // 128) * 128))
+        tiles = -(-n // 128)
+        heads = round(2 ** draw.uniform(3, 7)) if wide else max(1, round(132 * draw.uniform(4, 24) / tiles))
+        d, mask = draw.choice((64, 80, 96, 128, 192)), draw.choice(("causal", "causal", "causal", "none"))
+        yield f"1,{heads},1,{n},{256 if wide else d},{mask if wide else 'causal'}"
+
+
+def in_groups(d: int) -> tuple[Variant, ...]:
+    """One tile a block and several, with groups of heads as they are taken, and each from long to short."""
+    several = replace(TAKEN[d], several=True)
+    return (TAKEN[d], several, replace(several, falling=True))
+
+
+GROUPED = (
+    "16,4,4,2619,80,causal",
+    "32,2,1,1024,256,causal",
+    "4,16,1,3000,256,window:700",
+    "8,32,1,2000,128,window:1024",
+    "2,8,4,5000,256,causal",
+    "1,8,4,22209,256,causal",
+    "1,8,4,22209,128,causal",
+)
+
+PARTS["groups"] = {name: in_groups(int(name.split(",")[4])) for name in (*GROUPED, *drawn_groups(17, 28))}
+PARTS["groups"][GROUPED[0]] += (replace(TAKEN[80], several=True, together=64),)
 PARTS["wide"] = {name: orders(int(name.split(",")[4])) for name in drawn_wide(12, 44)}
 
 

@@ -153,7 +153,7 @@ def _of_part(
     tiling: Tiling, sizes: Dims, card: cards.Card, dtype: str, heads: int, mask: Band | None
 ) -> tuple[LaunchForecast, ...]:
     """Forecasts of the launches of a part."""
-    return _launched(forecast(tiling, dict(sizes), card, dtype, heads, expected(mask))).launches
+    return launched(forecast(tiling, dict(sizes), card, dtype, heads, expected(mask))).launches
 
 
 @lru_cache(maxsize=KEPT)
@@ -305,10 +305,10 @@ def _forecasts(asked: Pass) -> tuple[Forecast, ...]:
     """Forecasts of the kernels that fit, the fastest first."""
     call, card = asked.pattern.call(asked.dims, asked.dtype, asked.card), asked.card
     found = forecasts(PROBLEM.get(asked.way, asked.way), call, card, asked.heads, asked.room)
-    return found if card.scaled else tuple(sorted(map(_launched, found), key=lambda made: made.seconds))
+    return found if card.scaled else tuple(sorted(map(launched, found), key=lambda made: made.seconds))
 
 
-def _launched(made: Forecast) -> Forecast:
+def launched(made: Forecast) -> Forecast:
     """A forecast without launches for pairs that a mask leaves out: `attention` gives kernels only what has pairs."""
     return replace(made, launches=tuple(each for each in made.launches if each.cost.working))
 
@@ -342,4 +342,4 @@ def at_sizes(
     """The forecast of the kernels of another one, for these sizes."""
     at_once = heads // made.rounds
     found = forecast(made.tiling, dims, card, dtype, at_once, expected(pattern.mask))
-    return replace(_launched(found), rounds=made.rounds)
+    return replace(launched(found), rounds=made.rounds)

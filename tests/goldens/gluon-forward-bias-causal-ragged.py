@@ -30,7 +30,7 @@ def tiles_of(tensor, rows, width):
     return TensorDescriptor.from_tensor(tensor, [1, rows, width], layout)
 
 @gluon.jit
-def flash2_forward_1_loads(Q_tiles, K_tiles, V_tiles, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, n_q, n_k, heads, together):
+def flash2_forward_1_loads(Q_tiles, K_tiles, V_tiles, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, n_q, n_k, heads, together, groups):
     tiles = gl.cdiv(n_q, 128)
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
@@ -39,7 +39,7 @@ def flash2_forward_1_loads(Q_tiles, K_tiles, V_tiles, Q_i, Q_i_full, Q_i_free, K
         group, rank = place // (tiles * together), place % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
-        i = tiles - 1 - i
+        i = gl.where((groups - 1 - group) & 1 == 0, tiles - 1 - i, i)  # groups of heads from long to short, and back
         mbarrier.wait(Q_i_free.index(0), (turn & 1) ^ 1)
         mbarrier.expect(Q_i_full.index(0), 16384)
         for w in gl.static_range(2):
@@ -55,7 +55,7 @@ def flash2_forward_1_loads(Q_tiles, K_tiles, V_tiles, Q_i, Q_i_full, Q_i_free, K
         filled += gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128))
 
 @gluon.jit
-def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, bias_ptr, O_ptr, L_ptr, n_q, n_k, heads, together):
+def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, bias_ptr, O_ptr, L_ptr, n_q, n_k, heads, together, groups):
     tiles = gl.cdiv(n_q, 128)
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
@@ -64,7 +64,7 @@ def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_ful
         group, rank = place // (tiles * together), place % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
-        i = tiles - 1 - i
+        i = gl.where((groups - 1 - group) & 1 == 0, tiles - 1 - i, i)  # groups of heads from long to short, and back
         bias_at = bias_ptr + gl.cast(head, gl.int64) * n_q * n_k
         O_at = O_ptr + gl.cast(head, gl.int64) * n_q * 64
         L_at = L_ptr + gl.cast(head, gl.int64) * n_q
@@ -127,8 +127,8 @@ def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_ful
         gl.store(L_at + at_i, gl.where(m_i != float("-inf"), m_i, float("inf")).to(L_at.dtype.element_ty), mask=at_i < n_q)
         filled += gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128))
 
-@gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "together"])
-def flash2_forward_1(Q_tiles, K_tiles, V_tiles, bias_ptr, O_ptr, L_ptr, n_q, n_k, heads, together):
+@gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "together", "groups"])
+def flash2_forward_1(Q_tiles, K_tiles, V_tiles, bias_ptr, O_ptr, L_ptr, n_q, n_k, heads, together, groups):
     Q_i = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 64, 64], Q_tiles.layout)  # line 115: stays
     Q_i_full = barriers(1, 1)
     Q_i_free = barriers(1, 2)
@@ -139,9 +139,9 @@ def flash2_forward_1(Q_tiles, K_tiles, V_tiles, bias_ptr, O_ptr, L_ptr, n_q, n_k
     V_j_full = barriers(3, 1)
     V_j_free = barriers(3, 2)
     gl.warp_specialize([
-        (flash2_forward_1_rows, (0, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, bias_ptr, O_ptr, L_ptr, n_q, n_k, heads, together)),
-        (flash2_forward_1_rows, (1, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, bias_ptr, O_ptr, L_ptr, n_q, n_k, heads, together)),
-        (flash2_forward_1_loads, (Q_tiles, K_tiles, V_tiles, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, n_q, n_k, heads, together)),
+        (flash2_forward_1_rows, (0, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, bias_ptr, O_ptr, L_ptr, n_q, n_k, heads, together, groups)),
+        (flash2_forward_1_rows, (1, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, bias_ptr, O_ptr, L_ptr, n_q, n_k, heads, together, groups)),
+        (flash2_forward_1_loads, (Q_tiles, K_tiles, V_tiles, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, n_q, n_k, heads, together, groups)),
     ], [4, 1], [240, 24])
 
 
@@ -159,5 +159,6 @@ def run(Q_ptr, K_ptr, V_ptr, bias_ptr):
     V_tiles = tiles_of(V_ptr, 128, 64)
     most = torch.cuda.get_device_properties(device).multi_processor_count
     together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 256), 1)))  # heads whose long tiles come first
-    flash2_forward_1[(min(triton.cdiv(n_q, 128) * heads, most) if n_k <= 16384 else triton.cdiv(n_q, 128) * heads, 1)](Q_tiles, K_tiles, V_tiles, bias_ptr, O_ptr, L_ptr, n_q, n_k, heads, together, num_warps=4)
+    groups = triton.cdiv(heads, together)
+    flash2_forward_1[(min(triton.cdiv(n_q, 128) * heads, most), 1)](Q_tiles, K_tiles, V_tiles, bias_ptr, O_ptr, L_ptr, n_q, n_k, heads, together, groups, num_warps=4)
     return {"O": O_ptr, "L": L_ptr}

@@ -38,7 +38,7 @@ def tiles_of(tensor, rows, width, several=1):
     return TensorDescriptor(tensor, shape, strides, block, layout)
 
 @gluon.jit
-def flash2_forward_1_loads(Q_tiles, K_tiles, V_tiles, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, n_q, n_k, heads, together, own):
+def flash2_forward_1_loads(Q_tiles, K_tiles, V_tiles, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, n_q, n_k, heads, together, groups, own):
     tiles = n_q // 128
     filled = 0  # slots of each ring before a tile
     for tile in range(gl.program_id(0), tiles * heads, gl.num_programs(0)):
@@ -47,7 +47,7 @@ def flash2_forward_1_loads(Q_tiles, K_tiles, V_tiles, Q_i, Q_i_full, Q_i_free, K
         group, rank = place // (tiles * together), place % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
-        i = tiles - 1 - i
+        i = gl.where((groups - 1 - group) & 1 == 0, tiles - 1 - i, i)  # groups of heads from long to short, and back
         batch, key_head = head // own, head % own
         mbarrier.wait(Q_i_free.index(0), (turn & 1) ^ 1)
         mbarrier.expect(Q_i_full.index(0), 16384)
@@ -64,7 +64,7 @@ def flash2_forward_1_loads(Q_tiles, K_tiles, V_tiles, Q_i, Q_i_full, Q_i_free, K
         filled += gl.minimum(((i + 1) * 128 + 127) // 128, n_k // 128)
 
 @gluon.jit
-def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, turns, O_ptr, L_ptr, n_q, n_k, heads, together, own, O_batch, O_head, O_row):
+def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, turns, O_ptr, L_ptr, n_q, n_k, heads, together, groups, own, O_batch, O_head, O_row):
     O_head, O_row = O_head * 8, 64
     tiles = n_q // 128
     filled = 0  # slots of each ring before a tile
@@ -74,7 +74,7 @@ def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_ful
         group, rank = place // (tiles * together), place % (tiles * together)
         side = gl.minimum(heads - group * together, together)  # heads whose long tiles come first
         head, i = group * together + rank % side, rank // side
-        i = tiles - 1 - i
+        i = gl.where((groups - 1 - group) & 1 == 0, tiles - 1 - i, i)  # groups of heads from long to short, and back
         batch, key_head = head // own, head % own
         O_at = O_ptr + gl.cast(batch, gl.int64) * O_batch * 8 + gl.cast(key_head, gl.int64) * O_head
         L_at = L_ptr + gl.cast(head, gl.int64) * n_q
@@ -142,8 +142,8 @@ def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_ful
         gl.store(L_at + at_i, m_i.to(L_at.dtype.element_ty))
         filled += gl.minimum(((i + 1) * 128 + 127) // 128, n_k // 128)
 
-@gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "together", "own", "O_batch", "O_head", "O_row"])
-def flash2_forward_1(Q_tiles, K_tiles, V_tiles, O_ptr, L_ptr, n_q, n_k, heads, together, own, O_batch, O_head, O_row):
+@gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "together", "groups", "own", "O_batch", "O_head", "O_row"])
+def flash2_forward_1(Q_tiles, K_tiles, V_tiles, O_ptr, L_ptr, n_q, n_k, heads, together, groups, own, O_batch, O_head, O_row):
     Q_i = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 1, 64, 64], Q_tiles.layout)  # line 115: stays
     Q_i_full = barriers(1, 1)
     Q_i_free = barriers(1, 2)
@@ -155,9 +155,9 @@ def flash2_forward_1(Q_tiles, K_tiles, V_tiles, O_ptr, L_ptr, n_q, n_k, heads, t
     V_j_free = barriers(3, 2)
     turns = barriers(2, 1)
     gl.warp_specialize([
-        (flash2_forward_1_rows, (0, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, turns, O_ptr, L_ptr, n_q, n_k, heads, together, own, O_batch, O_head, O_row)),
-        (flash2_forward_1_rows, (1, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, turns, O_ptr, L_ptr, n_q, n_k, heads, together, own, O_batch, O_head, O_row)),
-        (flash2_forward_1_loads, (Q_tiles, K_tiles, V_tiles, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, n_q, n_k, heads, together, own)),
+        (flash2_forward_1_rows, (0, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, turns, O_ptr, L_ptr, n_q, n_k, heads, together, groups, own, O_batch, O_head, O_row)),
+        (flash2_forward_1_rows, (1, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, turns, O_ptr, L_ptr, n_q, n_k, heads, together, groups, own, O_batch, O_head, O_row)),
+        (flash2_forward_1_loads, (Q_tiles, K_tiles, V_tiles, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, n_q, n_k, heads, together, groups, own)),
     ], [4, 1], [240, 24])
 
 
@@ -180,5 +180,6 @@ def run(Q_ptr, K_ptr, V_ptr, results):
     V_tiles = tiles_of(V_ptr, 128, 64)
     most = torch.cuda.get_device_properties(device).multi_processor_count
     together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_k * 256), 1)))  # heads whose long tiles come first
-    flash2_forward_1[(min(triton.cdiv(n_q, 128) * heads, most) if n_k <= 16384 else triton.cdiv(n_q, 128) * heads, 1)](Q_tiles, K_tiles, V_tiles, O_ptr, L_ptr, n_q, n_k, heads, together, own, O_batch, O_head, O_row, num_warps=4)
+    groups = triton.cdiv(heads, together)
+    flash2_forward_1[(min(triton.cdiv(n_q, 128) * heads, most), 1)](Q_tiles, K_tiles, V_tiles, O_ptr, L_ptr, n_q, n_k, heads, together, groups, own, O_batch, O_head, O_row, num_warps=4)
     return {"O": O_ptr, "L": L_ptr}

@@ -3,7 +3,7 @@
 Where a block has several tiles, what the next one needs arrives while one ends. Under a mask tiles differ in length:
 those of several heads are in one order, the longest first, and each block has one of them. If a multiprocessor has as
 many as the longest one streams, and L2 all that heads stream, shares are even enough for blocks with several tiles.
-Where rounds of tiles go from long to short and back in turn, shares are even with few tiles, too.
+Where rounds of tiles go from long to short and back in turn, and groups of heads, too, all shares are even.
 """
 
 from __future__ import annotations
@@ -20,12 +20,6 @@ from pebblesim.kernels.lowering import Lowering
 from pebblesim.kernels.terms import Name, Number, Term, call, minimum, term
 from pebblesim.kernels.triton.grid import in_groups, longest_last
 from pebblesim.kernels.words import WORDS
-
-MOST_KEYS, MOST_WIDE, WIDE, MOST_TILES = 2**14, 2**10, 256, 4
-"""Most keys that a tile streams with which blocks have several tiles under a band, and those if keys and values
-have more columns than the third, where a multiprocessor has more tiles than the fourth. Up to d = 128 such blocks took
-0.75 to 1.00 times as long in 16 cases on an H200; at d = 192 and 256, in 44 drawn ones with up to 4,096 keys, 0.84 to
-0.99 with up to 1,024 keys, 0.90 to 1.01 with up to 4 tiles a multiprocessor, and else up to 1.16."""
 
 
 class Grid(Lowering):
@@ -61,18 +55,15 @@ class Grid(Lowering):
         if plan.persistent:
             lines.append("    most = torch.cuda.get_device_properties(device).multi_processor_count")
             grid = f"min({count} * heads, most), 1"
-        if plan.persistent and self.back_and_forth:
-            wide = self.streamed_words > WIDE
-            few = f"{self.longest(size)} <= {MOST_WIDE if wide else MOST_KEYS}"
-            few += f" or {count} * heads <= {MOST_TILES} * most" * wide
-            grid = f"min({count} * heads, most) if {few} else {count} * heads, 1"
-        elif plan.persistent and setting.mask is not None:
+        if plan.persistent and setting.mask is not None and not plan.back_and_forth:
             longest = f"triton.cdiv({size}, {self.scope.length(plan.loop.range)})"
             lines.append(f"    blocks = {count} * heads")
             lines.append(f"    several = triton.cdiv(blocks, most) >= {longest}  # tiles, for shares that are even")
             grid = f"min(blocks, most) if several and 2 * heads * {streamed} <= {STREAMED_TOGETHER} else blocks, 1"
         if "together" in self.numbers:
             lines.append(f"    together = {self.together(streamed)}  # heads whose long tiles come first")
+        if "groups" in self.numbers:
+            lines.append("    groups = triton.cdiv(heads, together)")
         return lines, grid
 
     def together(self, streamed: str) -> str:
@@ -84,19 +75,13 @@ class Grid(Lowering):
         """Whether the rounds of tiles go from long to short and back in turn."""
         return self.plan.back_and_forth and self.scope.mask is not None
 
-    def longest(self, size: Term) -> str:
-        """The most indices of so many that a tile of rows streams, as `run` has it."""
-        mask = self.setting.mask
-        if mask is None or mask.before is None or mask.after is None:
-            return f"{size}"
-        return f"min({size}, {mask.before + mask.after + self.plan.height // mask.rows})"
-
     @property
     def numbers(self) -> list[str]:
         """Names of the arguments, besides sizes, by which a block finds its tile."""
         masked = self.scope.mask is not None
         shares = self.scope.ranged and not self.setting.strides.of  # else the batch says where ranges are
-        return [*["heads"] * (masked or self.plan.persistent), *["together"] * masked, *[SHARING] * shares]
+        ordered = [*["together"] * masked, *["groups"] * self.back_and_forth]
+        return [*["heads"] * (masked or self.plan.persistent), *ordered, *[SHARING] * shares]
 
     def within_tile(self, body: list[st.Statement]) -> list[st.Statement]:
         """The statements of a role: those of a tile, behind those that find it, for each tile of the block."""
@@ -110,9 +95,7 @@ class Grid(Lowering):
             own, place = term("taken"), (term("turn") + first) % "many" * call("num_programs", 0)
             each.append(st.Let(("taken",), (first + place,), "blocks begin with different ones of theirs"))
         each += self.placed(own)
-        if longest_last(scope.launch, scope.launch.grid[0], scope.mask):
-            each.append(st.Let((name,), (term("tiles") - 1 - self.number,)))
-        each += [*self.split_head(), *scope.streamed_tiles(), *body]
+        each += [*self.from_long_to_short(), *self.split_head(), *scope.streamed_tiles(), *body]
         opening = [*scope.opening(), *self.counted()]
         if not plan.persistent:
             return [*opening, st.Let(("tile",), (call("program_id", 0),)), *each]
@@ -125,6 +108,21 @@ class Grid(Lowering):
         filled = st.Let(("filled",), (self.fills(),), more=True)
         loop = st.For("tile", call("program_id", 0), self.many, (*turn, *each, filled), step=blocks)
         return [*opening, st.Let(("filled",), (Number(0),), "slots of each ring before a tile"), loop]
+
+    def from_long_to_short(self) -> Iterator[st.Let]:
+        """The statements that number a head's tiles from the longest one on.
+
+        Where rounds go back and forth, groups of heads do, too: a jump from short tiles to long ones in the middle of a
+        round would leave shares uneven. The last group begins with the longest.
+        """
+        last, number = longest_last(self.scope.launch, self.scope.launch.grid[0], self.scope.mask), self.number
+        turned = term("tiles") - 1 - number
+        if self.plan.persistent and self.back_and_forth:
+            left = term("groups") - 1 - "group"
+            again = call("where", (left & 1).equals(int(not last)), turned, number)
+            yield st.Let((number.id,), (again,), "groups of heads from long to short, and back")
+        elif last:
+            yield st.Let((number.id,), (turned,))
 
     def turned_round(self, blocks: Term) -> list[st.Statement]:
         """The statements that find the place of a block's tile: in each second round before the last from its end."""
