@@ -467,8 +467,8 @@ def test_kernels_move_the_words_that_are_counted(interpreted: None, form: str, p
 def test_dQ_and_dB_by_one_kernel(
     interpreted: None, form: str, most: int, sides: Any, of_L: bool, monkeypatch: Any
 ) -> None:
-    """In parts of the sequences, and for some keys after others: no other kernel of dQ and dB is launched, none of v
-    where L has no gradient, and words are counted."""
+    """In parts of the sequences, and for some keys after others: no other kernel of dQ and dB is launched, one of v where
+    L has a gradient or keys need several launches, and words are counted."""
     monkeypatch.setattr(kernels, "_at_once", lambda *given: True)
     monkeypatch.setattr(programs_of_bias, "MOST_KEYS", most)
     monkeypatch.setattr(pairs_of_call, "multiprocessors", lambda device: 3)
@@ -485,7 +485,7 @@ def test_dQ_and_dB_by_one_kernel(
     (batches, groups), number = ((3, 1) if form == "of all" else (6, 2)), -(-n_k // most)
     across = ACROSS if sides[1] else OF_KEYS
     onward = {ONWARD: number - 1} if number > 1 else {}
-    at_once = {OF_V: 1, AT_ONCE: 1} if of_L else {WITH_V: 1}
+    at_once = {OF_V: 1, AT_ONCE: 1} if of_L or number > 1 else {WITH_V: 1}
     assert launched == {FORWARD: 1, across: 1, **at_once, **onward}
     if all(sides):
         pairs = heads * n_q * n_k
