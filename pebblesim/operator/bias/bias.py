@@ -133,8 +133,8 @@ def _with_v(pairs: Met) -> bool:
     """
     batch, heads, n_q, _ = pairs.Q.shape
     groups = batch // pairs.sharing
-    several = len(programs.spans(pairs.K.shape[2])) > 1
-    return not several and programs.parts_at_once(n_q, pairs.sharing, heads * groups, pairs.units).each <= programs.MOST_WITH_V
+    each = programs.parts_at_once(n_q, pairs.sharing, heads * groups, pairs.units).each
+    return len(programs.spans(pairs.K.shape[2])) == 1 and each <= programs.MOST_WITH_V
 
 
 def _at_once(pairs: Met, of_rows: tuple[Tensor, ...], dB: Tensor) -> bool:
