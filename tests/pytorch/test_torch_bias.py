@@ -467,8 +467,8 @@ def test_kernels_move_the_words_that_are_counted(interpreted: None, form: str, p
 def test_dQ_and_dB_by_one_kernel(
     interpreted: None, form: str, most: int, sides: Any, of_L: bool, monkeypatch: Any
 ) -> None:
-    """In parts of the sequences, and for some keys after others: no other kernel of dQ and dB is launched, and words are
-    counted. v has a kernel where L has a gradient, or keys need several launches."""
+    """In parts of the sequences, and for some keys after others: no other kernel of dQ and dB is launched. v has a
+    kernel where L has a gradient, or keys need several launches. Words are counted."""
     monkeypatch.setattr(kernels, "_at_once", lambda *given: True)
     monkeypatch.setattr(programs_of_bias, "MOST_KEYS", most)
     monkeypatch.setattr(pairs_of_call, "multiprocessors", lambda device: 3)
