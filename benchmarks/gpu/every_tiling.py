@@ -27,7 +27,7 @@ from resumed import add, known
 from pebblesim.advice.tiles import Tiling
 from pebblesim.core.errors import UsageError
 
-BRIEFLY = "short:"
+DRAWN = "short:"
 """What the names of short shapes begin with that a seed draws: behind it are the seed and a number."""
 
 SHORT = "2,8,1,512,128,causal", "1,4,1,2047,128,causal"
@@ -85,7 +85,7 @@ def _two_pass(rows: int, keys: int, few_keys: int, few_rows: int, warps: int, st
     return Tiling("backward-two-pass-blocked", blocks, warps, stages, **own)
 
 
-BRIEF = {
+SHORT_TILES = {
     "forward": (
         *(_triton(64, keys, 4, stages) for keys in (32, 64) for stages in (2, 3)),
         _triton(64, 16, 4, 2),
@@ -114,7 +114,7 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.short:
         seed, number = asked.short
-        asked.shape, asked.way = [f"{BRIEFLY}{seed}/{each}" for each in range(number)], asked.way or WAYS
+        asked.shape, asked.way = [f"{DRAWN}{seed}/{each}" for each in range(number)], asked.way or WAYS
     file, until = asked.output / "every_tiling.jsonl", time.monotonic() + asked.time_limit
     before = known(file)
     cases = [case for case in all_cases(asked) if key_of(*case) not in before]
@@ -147,8 +147,8 @@ def shape_of(name: str) -> Any:
     from drawn_race import given
     from drawn_shapes import drawn, drawn_short
 
-    if name.startswith(BRIEFLY):
-        return drawn_short(*map(int, name.removeprefix(BRIEFLY).split("/")))
+    if name.startswith(DRAWN):
+        return drawn_short(*map(int, name.removeprefix(DRAWN).split("/")))
     return given(name) if "," in name else drawn(*map(int, name.split("/")))
 
 
@@ -189,8 +189,8 @@ def tilings(name: str, way: str) -> tuple[Tiling, ...]:
     first = chosen(way, tuple(dims.items()), heads, "bfloat16", pattern, ROOM, card).forecast.tiling
     call = pattern.call(tuple(dims.items()), "bfloat16", card)
     offered = kernels_for(PROBLEM[way], call, card.size("shared_per_block"))
-    brief = BRIEF[way] if name.startswith(BRIEFLY) else ()
-    others = (each for each in brief or OTHERS[way] if each.refusal(call) is None)
+    always = SHORT_TILES[way] if name.startswith(DRAWN) else ()
+    others = (each for each in always or OTHERS[way] if each.refusal(call) is None)
     seconds: dict[Tiling, float] = {}
     for each in {as_written(each): each for each in (*others, *reversed(offered), first)}.values():
         try:
@@ -200,7 +200,7 @@ def tilings(name: str, way: str) -> tuple[Tiling, ...]:
         if not isinstance(made, Refusal):
             seconds[each] = made.seconds
     most = SLOWER * min(seconds.values())
-    fitting = [each for each in seconds if each in brief or (seconds[each] < most and each != first)]
+    fitting = [each for each in seconds if each in always or (seconds[each] < most and each != first)]
     return (first, *(each for each in fitting if as_written(each) != as_written(first)))
 
 
@@ -309,7 +309,7 @@ def rows(cases: list[Case], workers: int, until: float) -> Iterator[dict[str, An
                 error = max(float((a.float() - b.float()).norm() / b.float().norm()) for a, b in pairs[:1])
                 host = of_host(torch, calls[0], 5)
                 times = sorted(of_card(torch, calls, 8, host) for _ in range(5))
-                kernels = by_kernel(torch, calls[0]) if number == 0 and not name.startswith(BRIEFLY) else {}
+                kernels = by_kernel(torch, calls[0]) if number == 0 and not name.startswith(DRAWN) else {}
         forecast = if_it_fits(
             tiling, sizes(shape), card, "bfloat16", shape.batch * shape.kv_heads, expected(pattern_of(shape).mask)
         )

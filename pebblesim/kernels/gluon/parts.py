@@ -14,4 +14,4 @@ class PartsRoles(TablesRoles):
         super().__init__(setting, plan)
         assert plan.nest is not None
         self.nest: Nest = plan.nest
-        self.reserve("last", "slot", "phase", "k", "rest")
+        self.reserve("slot", "phase", "k")

@@ -44,7 +44,7 @@ class ScoresRoles(PartsRoles):
         self.rows, self.ring = self.plan.buffers.values()
         self.parts, self.kept = self.rows.across, self.rows.across - self.rows.slots  # of these, some in registers
         self.reserve(f"{self.ring.name}_kept", f"{self.rows.name}_kept")
-        self.reserve("sum", "turns", "many", "taken")
+        self.reserve("sum", "turns", "many", "taken", "last", "rest")
         self.special = {self.rows.read: self._hold, self.nest.inner: self._sum}
         if self.before is not None:
             self.special[self.before] = self._take
@@ -121,7 +121,7 @@ class ScoresRoles(PartsRoles):
             body = (self._slot_of_rows(), wait, keep, st.Fence(), st.Arrive(freed(self.ring.name, "slot")))
             self.say(st.Let((name,), (Items((), round=True),), "in registers"))
             self.say(st.For("k", ZERO, Number(self.kept), body, unrolled=True))
-        self.say(*self._of_shared_rows(lambda k: self._there(k)))
+        self.say(*self._of_shared_rows(self._there))
 
     def _there(self, k: Name) -> st.Statement:
         """Wait for a part of the rows in shared memory."""
